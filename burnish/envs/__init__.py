@@ -1,0 +1,1 @@
+"""Tasks: what a policy is trained and evaluated on."""
