@@ -202,7 +202,7 @@ class Labeler(Protocol):
     """Decides what experience is worth."""
 
     def label(self, rollout: "Rollout", policy: TrainablePolicy, reference: TrainablePolicy) -> "Rollout":
-        """Return the rollout with rewards, advantages, returns or weights set; ``reference`` is the pretrained policy."""
+        """Return the rollout with rewards, advantages, returns or weights set; ``reference`` is the pretrained one."""
         ...
 
 
