@@ -1,1 +1,1 @@
-"""TODO."""
+"""Experience: rollouts in memory, episodes and their durable log, datasets in and out, statistics."""
