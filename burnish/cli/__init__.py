@@ -1,1 +1,1 @@
-"""TODO."""
+"""The command line: the one place where components, parts and flows are put together."""

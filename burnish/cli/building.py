@@ -1,0 +1,120 @@
+"""Build environments, policies and teachers from configurations and checkpoints; what several commands share."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from burnish import registry
+from burnish.core.contracts import Policy, TrainablePolicy, VecEnv
+from burnish.core.errors import ConfigError
+from burnish.core.seeding import stream
+from burnish.core.spec import EnvSpec, check_fit
+from burnish.rl.checkpoint import load_policy, read_description, resolve
+
+
+def build_env(config: Any, num_envs: int, workers: int = 0) -> VecEnv:
+    """Build an environment in this process, or in spawned workers.
+
+    Args:
+        config: Configuration of an env.
+        num_envs: N.
+        workers: Worker processes; 0 runs in this process.
+    """
+    if workers < 0 or num_envs < 1 or (workers and num_envs < workers):
+        raise ConfigError(f"num_envs ({num_envs}) must be at least 1 and at least workers ({workers}), which is >= 0.")
+    if workers == 0:
+        env: VecEnv = config.build(num_envs)
+        return env
+    from burnish.envs.processes import ProcessVecEnv
+
+    return ProcessVecEnv(config.build, num_envs=num_envs, workers=workers)
+
+
+def build_policy(
+    config: Any, spec: EnvSpec, *, seed: int, statistics: Mapping[str, Mapping[str, list[float]]] | None = None
+) -> TrainablePolicy:
+    """Build a policy for an environment and check that the two fit."""
+    policy: TrainablePolicy = config.build(spec, generator=stream(seed, "policy"), statistics=statistics)
+    check_fit(policy.spec, spec)
+    return policy
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint, read."""
+
+    directory: Path
+    """The checkpoint folder itself."""
+    description: dict[str, Any]
+    """burnish.json."""
+    env_config: Any
+    """Configuration of the env it was trained in."""
+    policy: TrainablePolicy
+    """The policy, weights loaded."""
+
+    @property
+    def replan_steps(self) -> int:
+        """Actions executed of each chunk."""
+        return int(self.description["replan_steps"])
+
+
+def load_checkpoint(path: Path, env_config: Any | None = None) -> Loaded:
+    """Read a run folder or a checkpoint folder.
+
+    Args:
+        path: Where it is.
+        env_config: Another environment than the one it was trained in.
+
+    Raises:
+        CheckpointError: If it is none, is damaged, or does not fit the environment.
+    """
+    directory = resolve(path)
+    description = read_description(directory)
+    env = env_config if env_config is not None else registry.from_json("env", description["env"])
+    spec = env_spec_of(env)
+    policy = build_policy(registry.from_json("policy", description["policy"]), spec, seed=0)
+    load_policy(directory, policy)
+    return Loaded(directory, description, env, policy)
+
+
+@functools.lru_cache(maxsize=8)
+def env_spec_of(config: Any) -> EnvSpec:
+    """Return the spec of an environment by building one and closing it."""
+    env = config.build(1)
+    try:
+        spec: EnvSpec = env.spec
+        return spec
+    finally:
+        env.close()
+
+
+def teacher_act(teacher: Any, seed: int) -> Any:
+    """Return an ``act(observation)`` function for the episode runner."""
+    generator = stream(seed, "teacher")
+    return lambda observation: teacher.act(observation, generator=generator)
+
+
+def describe(recipe: str, policy: Any, env: Any, spec: EnvSpec, replan_steps: int) -> dict[str, Any]:
+    """Return what a checkpoint says of itself, as JSON values."""
+    from burnish.core.spec import to_json
+
+    return {
+        "recipe": recipe,
+        "policy": registry.to_json("policy", policy),
+        "env": registry.to_json("env", env),
+        "env_spec": to_json(spec),
+        "replan_steps": replan_steps,
+    }
+
+
+def actor_of(policy: Policy, seed: int, *, deterministic: bool = True) -> Any:
+    """Return an ``act(observation)`` function of a policy for the episode runner."""
+    generator = stream(seed, "actor")
+    return lambda observation: policy.act(observation, generator=generator, deterministic=deterministic).action_chunk
+
+
+def split_tasks(spec: EnvSpec, split: str, tasks: Sequence[str]) -> tuple[str, ...]:
+    """Return the task names that a split or a list stands for."""
+    return tuple(tasks) or (spec.splits[split] if split else spec.tasks)

@@ -1,0 +1,133 @@
+"""``burnish doctor``: what works on this machine, and what to do about what does not."""
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Literal
+
+from burnish import __version__
+from burnish.cli.console import say, table
+from burnish.cli.options import parse
+
+EXTRAS = {
+    "lerobot": ("lerobot", "ACT policies, LeRobotDataset in and out"),
+    "warp": ("mujoco_warp", "rendering without any GL library"),
+    "onnx": ("onnxruntime", "export, and inference without torch"),
+    "libero": ("libero", "LIBERO manipulation"),
+    "splat": ("gsplat", "Gaussian splatting on CUDA"),
+    "geometry": ("open3d", "scene building from meshes and point clouds"),
+    "alpasim": ("grpc", "AlpaSim driving"),
+    "ray": ("ray", "more than one machine"),
+    "viz": ("rerun", "3D viewing of runs"),
+    "wandb": ("wandb", "logging to Weights & Biases"),
+}
+"""Extra to (package it is recognised by, what it is for)."""
+
+Status = Literal["ok", "missing", "problem", "note"]
+STYLE = {"ok": "[green]ok[/]", "missing": "[yellow]missing[/]", "problem": "[red]problem[/]", "note": "note"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's report."""
+
+    name: str
+    status: Status
+    text: str
+    """What was found, and what to do."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Check this machine: interpreter, threads, GPU, rendering, extras, disk."""
+
+    rendering: bool = True
+    """Try every rendering backend in a process of its own (some seconds)."""
+
+
+def examine(*, rendering: bool = True) -> list[Finding]:
+    """Return all findings; a check that itself fails becomes a finding."""
+    checks: list[Callable[[], list[Finding]]] = [_interpreter, _threads, _packages, _gpu, _extras, _disk]
+    if rendering:
+        checks.insert(4, _rendering)
+    findings: list[Finding] = []
+    for check in checks:
+        try:
+            findings += check()
+        except Exception as error:  # noqa: BLE001 - the doctor must finish
+            findings.append(Finding(check.__name__.strip("_"), "problem", f"{type(error).__name__}: {error}"))
+    return findings
+
+
+def _interpreter() -> list[Finding]:
+    version = platform.python_version()
+    good = (3, 12) <= sys.version_info[:2] < (3, 14)
+    text = f"Python {version} on {platform.system()} {platform.machine()}, burnish {__version__}"
+    return [Finding("python", "ok" if good else "problem", text if good else f"{text}; needs 3.12 or 3.13")]
+
+
+def _threads() -> list[Finding]:
+    cores = os.cpu_count() or 1
+    count, wait = os.environ.get("OMP_NUM_THREADS", "unset"), os.environ.get("OMP_WAIT_POLICY", "unset")
+    text = f"{cores} cores; {count} compute thread(s), OpenMP waits {wait}"
+    if count != "1" and wait.upper() != "PASSIVE":
+        return [Finding("threads", "problem", f"{text}: threads that spin slow small networks up to tenfold. "
+                        "Set OMP_WAIT_POLICY=PASSIVE, or OMP_NUM_THREADS=1.")]  # fmt: skip
+    return [Finding("threads", "ok", f"{text}. More for large networks: BURNISH_THREADS={cores} burnish ...")]
+
+
+def _packages() -> list[Finding]:
+    names = ("torch", "mujoco", "gymnasium", "numpy")
+    return [Finding("versions", "ok", ", ".join(f"{name} {metadata.version(name)}" for name in names))]
+
+
+def _gpu() -> list[Finding]:
+    import torch
+
+    if torch.cuda.is_available():
+        names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+        return [Finding("gpu", "ok", f"{names}, CUDA {torch.version.cuda}")]
+    return [Finding("gpu", "note", "no CUDA device: everything runs on the CPU, which the defaults are made for")]
+
+
+def _rendering() -> list[Finding]:
+    from burnish.envs.rendering import BACKENDS, available_backends, explain_backend
+
+    available = available_backends()
+    findings = []
+    for name in BACKENDS:
+        if name != "null":
+            status: Status = "ok" if name in available else "missing"
+            findings.append(Finding(f"render: {name}", status, explain_backend(name)))
+    return findings
+
+
+def _extras() -> list[Finding]:
+    findings = []
+    for extra, (package, purpose) in EXTRAS.items():
+        if find_spec(package) is not None:
+            findings.append(Finding(f"extra: {extra}", "ok", purpose))
+        else:
+            findings.append(Finding(f"extra: {extra}", "missing", f"{purpose}: pip install 'burnish[{extra}]'"))
+    return findings
+
+
+def _disk() -> list[Finding]:
+    free = shutil.disk_usage(".").free / 2**30
+    text = f"{free:.1f} GiB free in this folder"
+    return [Finding("disk", "ok" if free > 2 else "problem", text)]
+
+
+def run(arguments: list[str]) -> int:
+    """Print the findings; status 1 when something is a problem."""
+    options = parse(Options, arguments, prog="burnish doctor")
+    findings = examine(rendering=options.rendering)
+    table("What works here", ("check", "", "found"), [(item.name, STYLE[item.status], item.text) for item in findings])
+    problems = [item for item in findings if item.status == "problem"]
+    say("\nAll that is needed works." if not problems else f"\n{len(problems)} problem(s) to mend, see above.")
+    return 1 if problems else 0
