@@ -1,1 +1,1 @@
-"""TODO."""
+"""Torch blocks that know no task: distributions, normalisation, small networks."""

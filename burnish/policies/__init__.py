@@ -1,1 +1,1 @@
-"""TODO."""
+"""Policies: observation to action chunk, with log-probability."""

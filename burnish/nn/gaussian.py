@@ -1,0 +1,63 @@
+"""Diagonal Gaussians over action chunks, in closed form and float32.
+
+All functions take normalised actions (what "normalised" means is the policy's business) and return one figure per
+control step: the sum over the A action entries. Chunk-level figures are sums of these over executed steps only.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from burnish.core.spec import Array
+
+LOG_TWO_PI = math.log(2 * math.pi)
+
+
+def log_prob(action: torch.Tensor, mean: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
+    """Return log N(action; mean, exp(log_std)^2) per step.
+
+    Args:
+        action: (..., A).
+        mean: (..., A).
+        log_std: Broadcastable to (..., A).
+
+    Returns:
+        (...) float32, nats.
+    """
+    noise = (action.float() - mean.float()) * torch.exp(-log_std.float())
+    return -0.5 * (noise.square() + 2 * log_std.float() + LOG_TWO_PI).sum(-1)
+
+
+def log_prob_numpy(action: Array, mean: Array, log_std: Array) -> Array:
+    """Return what :func:`log_prob` returns, in numpy: (..., A) to (...) float32."""
+    noise = (action - mean) * np.exp(-log_std)
+    result: Array = (-0.5 * (noise * noise + 2 * log_std + np.float32(LOG_TWO_PI)).sum(-1)).astype(np.float32)
+    return result
+
+
+def entropy(log_std: torch.Tensor) -> torch.Tensor:
+    """Return the differential entropy (...) in nats of a Gaussian with log-std (..., A)."""
+    return (log_std.float() + 0.5 * (1 + LOG_TWO_PI)).sum(-1)
+
+
+def kl(mean_p: torch.Tensor, log_std_p: torch.Tensor, mean_q: torch.Tensor, log_std_q: torch.Tensor) -> torch.Tensor:
+    """Return KL(p || q) per step, (...) float32 nats, for means (..., A) and log-stds broadcastable to them.
+
+    Per entry: log(s_q / s_p) + (s_p^2 + (m_p - m_q)^2) / (2 s_q^2) - 1/2.
+    """
+    difference = log_std_p.float() - log_std_q.float()
+    distance = (mean_p.float() - mean_q.float()) * torch.exp(-log_std_q.float())
+    return 0.5 * (torch.expm1(2 * difference) - 2 * difference + distance.square()).sum(-1)
+
+
+def executed_mask(executed: Any, steps: int, device: torch.device | str = "cpu") -> torch.Tensor:
+    """Return a (B, steps) float32 mask, 1 for the first ``executed`` (B,) steps of each row."""
+    count = torch.as_tensor(executed, device=device)
+    return (torch.arange(steps, device=device)[None, :] < count[:, None]).float()
+
+
+def masked_mean(value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return (B,) means of value (B, K) over the steps where mask (B, K) is 1; 0 for a row without any."""
+    return (value * mask).sum(-1) / mask.sum(-1).clamp_min(1)
