@@ -1,7 +1,7 @@
 """Build environments, policies and teachers from configurations and checkpoints; what several commands share."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,8 +113,3 @@ def actor_of(policy: Policy, seed: int, *, deterministic: bool = True) -> Any:
     """Return an ``act(observation)`` function of a policy for the episode runner."""
     generator = stream(seed, "actor")
     return lambda observation: policy.act(observation, generator=generator, deterministic=deterministic).action_chunk
-
-
-def split_tasks(spec: EnvSpec, split: str, tasks: Sequence[str]) -> tuple[str, ...]:
-    """Return the task names that a split or a list stands for."""
-    return tuple(tasks) or (spec.splits[split] if split else spec.tasks)

@@ -3,12 +3,15 @@
 import dataclasses
 import typing
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 import tyro
 
 from burnish import registry
 from burnish.core.errors import ConfigError, suggest
+
+Component = tyro.conf.Fixed[Any]
+"""Type of a field that holds the configuration of a component chosen by id; hidden until one is."""
 
 
 def take(arguments: Sequence[str], name: str) -> tuple[str | None, list[str]]:
@@ -35,78 +38,85 @@ def take(arguments: Sequence[str], name: str) -> tuple[str | None, list[str]]:
     return value, rest
 
 
-def parse[T](
-    cls: type[T], arguments: Sequence[str], *, prog: str, default: T | None = None, description: str = ""
-) -> T:
-    """Parse arguments into a dataclass with tyro; wrong options end the process with a suggestion.
+def choose_components(
+    arguments: Sequence[str], defaults: dict[str, Any], required: Sequence[str] = ()
+) -> tuple[dict[str, Any], list[str]]:
+    """First pass: take ids such as ``--env contact/contour`` and return the configurations they name.
 
     Args:
-        cls: Frozen dataclass with a docstring under each field.
-        arguments: What is left after ids were taken.
-        prog: How the command was called, for help.
-        default: Values where the user gives none.
-        description: First lines of the help; the class docstring when empty.
+        arguments: Command line.
+        defaults: Kind of component to the configuration used when no id is given, or None for no component.
+        required: Kinds without which the command cannot run.
+
+    Returns:
+        (kind to configuration, the other arguments)
+
+    Raises:
+        ConfigError: If a required id is missing; help asked for counts as given.
     """
-    extra = {} if default is None else {"default": default}
-    parsed: T = tyro.cli(
-        cls,
-        args=_with_dashes(arguments),
-        prog=prog,
-        description=description or (cls.__doc__ or ""),
-        config=(tyro.conf.FlagConversionOff, tyro.conf.SuppressFixed),
-        **extra,
-    )
-    return parsed
+    chosen: dict[str, Any] = {}
+    rest = list(arguments)
+    for kind, default in defaults.items():
+        name, rest = take(rest, kind)
+        if name is not None:
+            cls = registry.load(kind, name)
+            chosen[kind] = default if type(default) is cls else cls()
+        elif default is not None:
+            chosen[kind] = default
+        elif kind in required and not wants_help(rest):
+            raise ConfigError(f"Say which {kind} to use: --{kind} ID.{suggest('', registry.names(kind))}")
+    return chosen, rest
 
 
-def with_components(cls: type[Any], **chosen: Any) -> type[Any]:
+def wants_help(arguments: Sequence[str]) -> bool:
+    """Return whether help is asked for."""
+    return "-h" in arguments or "--help" in arguments
+
+
+def with_components(cls: type[Any], chosen: dict[str, Any]) -> type[Any]:
     """Return a subclass of a dataclass in which some fields have the type and value of a chosen configuration.
 
     Args:
-        cls: Recipe or command dataclass with fields typed ``Any``.
+        cls: Recipe or command dataclass.
         chosen: Field name to configuration object.
     """
     hints = typing.get_type_hints(cls)
     fields = []
     for name, config in chosen.items():
         if name not in hints:
-            raise ConfigError(f"{cls.__qualname__} has no part '{name}'.{suggest(name, hints)}")
+            raise ConfigError(f"{cls.__module__} has no component '{name}'.{suggest(name, hints)}")
         fields.append((name, type(config), dataclasses.field(default=config)))
     made: type[Any] = dataclasses.make_dataclass(cls.__name__, fields, bases=(cls,), frozen=True, module=cls.__module__)
     made.__doc__ = cls.__doc__
     return made
 
 
-def choose(kind: str, name: str | None, default: Any) -> Any:
-    """Return the configuration for an id, or the recipe's own when the id is None or already that kind.
+def parse[T](cls: type[T], arguments: Sequence[str], *, prog: str) -> T:
+    """Second pass: parse options into a dataclass; wrong ones end the process with a suggestion.
 
     Args:
-        kind: Kind of component.
-        name: Id the user gave, or None.
-        default: The recipe's own configuration, or None where it has none.
-
-    Raises:
-        ConfigError: If neither names a component.
+        cls: Frozen dataclass with a docstring under each field.
+        arguments: What is left after ids were taken.
+        prog: How the command was called, for help.
     """
-    if name is None:
-        if default is None:
-            raise ConfigError(f"Say which {kind} to use: --{kind} ID.{suggest('', registry.names(kind))}")
-        return default
-    config = registry.load(kind, name)
-    return default if type(default) is config else config()
+    parsed: T = tyro.cli(
+        cls,
+        args=list(arguments),
+        prog=prog,
+        description=cls.__doc__ or "",
+        config=(tyro.conf.FlagConversionOff, tyro.conf.SuppressFixed),
+    )
+    return parsed
 
 
-def field_options(config: Any) -> list[str]:
-    """Return the names of the fields of a configuration, for messages."""
-    return [field.name for field in dataclasses.fields(config)]
-
-
-def _with_dashes(arguments: Sequence[str]) -> list[str]:
-    return [
-        "--" + item[2:].replace("_", "-") if item.startswith("--") and "=" not in item else item for item in arguments
-    ]
-
-
-def literal_values(hint: Any) -> tuple[str, ...]:
-    """Return the values of a ``Literal``."""
-    return tuple(str(item) for item in get_args(hint))
+def command[T](
+    cls: type[T],
+    arguments: Sequence[str],
+    *,
+    prog: str,
+    defaults: dict[str, Any] | None = None,
+    required: Sequence[str] = (),
+) -> T:
+    """Do both passes for a command whose dataclass has :data:`Component` fields."""
+    chosen, rest = choose_components(arguments, defaults or {}, required)
+    return parse(with_components(cls, chosen) if chosen else cls, rest, prog=prog)

@@ -9,7 +9,7 @@ from typing import Any
 
 from burnish import registry
 from burnish.cli.console import say
-from burnish.cli.options import choose, parse, take, with_components
+from burnish.cli.options import choose_components, parse, take, with_components
 from burnish.core.config import from_plain, to_plain
 from burnish.core.errors import ConfigError
 
@@ -50,13 +50,9 @@ def configure(recipe: str, arguments: list[str]) -> Any:
     """Return the recipe's configuration with the chosen components and overrides."""
     cls = registry.load("recipe", recipe)
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
-    chosen = {}
-    for kind in COMPONENTS:
-        if kind in defaults:
-            name, arguments = take(arguments, kind)
-            chosen[kind] = choose(kind, name, defaults[kind])
-    made = with_components(cls, **chosen)
-    return parse(made, arguments, prog=f"burnish train {recipe}")
+    components = {kind: defaults[kind] for kind in COMPONENTS if kind in defaults}
+    chosen, rest = choose_components(arguments, components)
+    return parse(with_components(cls, chosen), rest, prog=f"burnish train {recipe}")
 
 
 def write_config(directory: Path, recipe: str, config: Any) -> None:
@@ -104,7 +100,7 @@ def read_config(directory: Path, recipe: str, overrides: list[str]) -> Any:
         raise ConfigError(f"{directory} is a run of recipe '{found}', not '{recipe}': burnish train {found} --resume ...")
     cls = registry.load("recipe", recipe)
     chosen = {kind: registry.from_json(kind, value) for kind, value in components.items()}
-    made = with_components(cls, **chosen)
+    made = with_components(cls, chosen)
     return from_plain(made, numbers, str(source))
 
 
