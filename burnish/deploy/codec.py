@@ -1,0 +1,157 @@
+"""openpi's msgpack-numpy wire format, decoded as if the peer were hostile: bounded, typed, and never pickle.
+
+An array is a map with bytes keys, ``{b"__ndarray__": True, b"data", b"dtype", b"shape"}``, and a numpy scalar is
+``{b"__npgeneric__": True, b"data", b"dtype"}``. This is not what the PyPI package ``msgpack-numpy`` writes
+(``{b"nd", b"type", b"kind", b"shape", b"data"}``); :func:`unpack` reads both, :func:`pack` writes the first.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from burnish.core.errors import ProtocolError
+from burnish.core.spec import Array
+
+_DTYPE = re.compile(r"[<>=|]?(?:\?|b1|[iu][1248]|f[248]|[SU]\d{1,6})")
+_MAX_DIMENSIONS = 32
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a peer may make us allocate."""
+
+    max_bytes: int = 64 << 20
+    """Bytes of one message."""
+    max_items: int = 1 << 20
+    """Entries of all lists and maps of one message together, and containers; bounds the memory of nested ones."""
+
+
+def pack(value: Any) -> bytes:
+    """Return a value (dicts, lists, str, bytes, numbers, numpy arrays and scalars) as one message.
+
+    Raises:
+        ProtocolError: If an array has a dtype that the format does not carry, or a value is of another type.
+    """
+    try:
+        message: bytes = msgpack.packb(value, default=_encode)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ProtocolError(f"Cannot pack this value: {error}.") from error
+    return message
+
+
+def unpack(message: bytes, limits: Limits = Limits()) -> Any:
+    """Return the value of one message; arrays are read-only views of it.
+
+    Args:
+        message: A msgpack message in openpi's or in msgpack-numpy's encoding of arrays.
+        limits: Bounds on its size.
+
+    Raises:
+        ProtocolError: If it is too large, no msgpack, cut off, or holds an array whose description is wrong.
+    """
+    if len(message) > limits.max_bytes:
+        raise ProtocolError(f"The message has {len(message)} bytes; the limit is {limits.max_bytes}.")
+    budget = _Budget(limits.max_items)
+    try:
+        return msgpack.unpackb(
+            message,
+            object_hook=budget.map,
+            list_hook=budget.list,
+            max_array_len=limits.max_items,
+            max_map_len=limits.max_items,
+            max_ext_len=0,
+        )
+    except ProtocolError:
+        raise
+    except Exception as error:  # msgpack raises ValueError, TypeError, UnicodeDecodeError and its own types
+        detail = str(error) or type(error).__name__
+        raise ProtocolError(f"The message is not valid msgpack ({detail[:200]}).") from error
+
+
+class _Budget:
+    """Counts the entries of a message while it is decoded."""
+
+    def __init__(self, max_items: int) -> None:
+        self._max = max_items
+        self._left = max_items
+
+    def map(self, value: dict[Any, Any]) -> Any:
+        self._spend(len(value))
+        return _decode(value)
+
+    def list(self, value: list[Any]) -> list[Any]:
+        self._spend(len(value))
+        return value
+
+    def _spend(self, count: int) -> None:
+        self._left -= 1 + count
+        if self._left < 0:
+            raise ProtocolError(f"The message holds more than {self._max} entries; send numbers as numpy arrays.")
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        _check_dtype(value.dtype.str)
+    if isinstance(value, np.ndarray):
+        return {b"__ndarray__": True, b"data": value.tobytes(), b"dtype": value.dtype.str, b"shape": value.shape}
+    if isinstance(value, np.generic):
+        return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise ProtocolError(f"Cannot pack a {type(value).__name__}; send dicts, lists, strings, numbers and numpy arrays.")
+
+
+def _decode(value: dict[Any, Any]) -> Any:
+    if b"__ndarray__" in value:
+        return _array(value.get(b"data"), value.get(b"dtype"), value.get(b"shape"))
+    if b"__npgeneric__" in value:
+        dtype = _check_dtype(value.get(b"dtype"))
+        try:
+            return dtype.type(value.get(b"data"))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ProtocolError(f"A numpy scalar of dtype {dtype.str} cannot be read: {error}.") from error
+    if b"nd" in value:
+        kind = value.get(b"kind", b"")
+        if kind in (b"O", b"V", "O", "V"):
+            raise ProtocolError("An array holds Python objects or records; only plain numbers and text are accepted.")
+        shape = value.get(b"shape") if value[b"nd"] else []
+        array = _array(value.get(b"data"), value.get(b"type"), shape)
+        return array if value[b"nd"] else array[()]
+    if b"complex" in value:
+        raise ProtocolError("The message holds a complex number; only real numbers and text are accepted.")
+    return value
+
+
+def _check_dtype(name: Any) -> np.dtype[Any]:
+    if isinstance(name, bytes):
+        name = name.decode("ascii", "replace")
+    if not isinstance(name, str) or not _DTYPE.fullmatch(name):
+        raise ProtocolError(
+            f"dtype {str(name)[:40]!r} is not accepted; only bool, integers, floats and text are "
+            "(no objects, records, complex numbers or dates)."
+        )
+    return np.dtype(name)
+
+
+def _array(data: Any, dtype_name: Any, shape: Any) -> Array:
+    dtype = _check_dtype(dtype_name)
+    if not isinstance(shape, (list, tuple)) or not all(type(size) is int and size >= 0 for size in shape):
+        raise ProtocolError(f"The shape of an array must be a list of sizes >= 0, found {str(shape)[:80]}.")
+    if len(shape) > _MAX_DIMENSIONS:
+        raise ProtocolError(f"An array has {len(shape)} axes; at most {_MAX_DIMENSIONS} are accepted.")
+    if not isinstance(data, bytes):
+        raise ProtocolError(f"The data of an array must be bytes, found {type(data).__name__}.")
+    expected = math.prod(shape) * dtype.itemsize
+    if len(data) != expected:
+        raise ProtocolError(
+            f"An array of shape {tuple(shape)} and dtype {dtype.str} needs {expected} bytes, found {len(data)}."
+        )
+    try:
+        return np.ndarray(tuple(shape), dtype, buffer=data)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ProtocolError(f"An array of shape {str(shape)[:80]} cannot be read: {error}.") from error
