@@ -133,6 +133,22 @@ class Batch:
             weight=self.weight[index],
         )
 
+    def part(self, start: int, stop: int) -> "Batch":
+        """Return the decisions from ``start`` up to ``stop``, as views."""
+        return Batch(
+            observation={key: item[start:stop] for key, item in self.observation.items()},
+            sample=ActionSample(
+                action_chunk=self.sample.action_chunk[start:stop],
+                log_prob=self.sample.log_prob[start:stop],
+                trace={key: item[start:stop] for key, item in self.sample.trace.items()},
+            ),
+            executed=self.executed[start:stop],
+            advantage=self.advantage[start:stop],
+            return_=self.return_[start:stop],
+            value=self.value[start:stop],
+            weight=self.weight[start:stop],
+        )
+
     def with_observation(self, observation: Observation) -> "Batch":
         """Return a copy whose observation is replaced, for cached features."""
         return replace(self, observation=observation)
