@@ -1,7 +1,8 @@
 """From one environment and one action at a time to the batched, chunked contract; the only place that runs a chunk."""
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -62,7 +63,9 @@ def run_chunk(env: SingleEnv, action_chunk: Array) -> tuple[Array, int, bool, bo
 class VectorEnv:
     """N single environments in this process as one VecEnv; with threads > 1 chunks run in parallel.
 
-    Threads pay off where an env spends its time outside the interpreter lock, as MuJoCo does.
+    Threads pay off where an env spends its time outside the interpreter lock, as MuJoCo does, and cost where a chunk is
+    short. So sequential and threaded calls are timed now and then, and the faster is used; results are the same. An env
+    that shows images is always run by the same thread, because a rendering context belongs to one.
     """
 
     def __init__(self, envs: Sequence[SingleEnv], *, threads: int = 1) -> None:
@@ -70,14 +73,14 @@ class VectorEnv:
 
         Args:
             envs: N environments.
-            threads: How many run at once.
+            threads: How many run at once at most.
         """
         if not envs:
             raise EnvError("A VectorEnv needs at least one environment; found none.")
         self.spec: EnvSpec = envs[0].spec
         self.num_envs = len(envs)
         self._envs = list(envs)
-        self._pool = ThreadPoolExecutor(threads) if threads > 1 and len(envs) > 1 else None
+        self._threads = _Threads(min(threads, len(envs)), pinned=bool(self.spec.image_keys))
         self._observation: Observation = {
             key: np.zeros((self.num_envs, *item.shape), item.dtype) for key, item in self.spec.observation.items()
         }
@@ -88,20 +91,17 @@ class VectorEnv:
 
     def reset(self, starts: Sequence[Start], where: Array | None = None) -> Observation:
         """Begin new episodes; see :class:`burnish.core.contracts.VecEnv`."""
-        index = np.arange(self.num_envs) if where is None else np.asarray(where, np.int64)
-        if len(index) != len(starts):
-            raise EnvError(f"reset got {len(starts)} Starts for {len(index)} environments; it needs one each.")
-        for start in starts:
-            check_start(self.spec, start)
+        begins = dict(zip(check_where(self.spec, self.num_envs, starts, where), starts, strict=True))
 
-        def begin(item: tuple[int, Start]) -> None:
-            n, start = item
-            self._envs[n].reset(start)
+        def begin(n: int) -> None:
+            self._envs[n].reset(begins[n])
             self._store(n)
 
+        index = list(begins)
+        self._truncated[index] = True
+        self._threads.map(begin, index)
         self._terminated[index] = False
         self._truncated[index] = False
-        self._map(begin, list(zip(index.tolist(), starts, strict=True)))
         return self._copy_observation()
 
     def step(self, action_chunk: Array) -> Step:
@@ -114,7 +114,7 @@ class VectorEnv:
             reward[n], executed[n], self._terminated[n], self._truncated[n] = run_chunk(self._envs[n], action_chunk[n])
             self._store(n)
 
-        self._map(run, np.flatnonzero(~(self._terminated | self._truncated)).tolist())
+        self._threads.map(run, np.flatnonzero(~(self._terminated | self._truncated)).tolist())
         return Step(
             observation=self._copy_observation(),
             reward=reward,
@@ -126,23 +126,14 @@ class VectorEnv:
 
     def render(self, index: int) -> Array:
         """Return a picture of one environment, (H, W, 3) uint8."""
-        return self._envs[index].render()
+        return self._threads.call(index, self._envs[index].render)
 
     def close(self) -> None:
         """Close all environments and the threads."""
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
-        for env in self._envs:
-            env.close()
+        for n, env in enumerate(self._envs):
+            self._threads.call(n, env.close)
         self._envs = []
-
-    def _map(self, function: Any, items: list[Any]) -> None:
-        if self._pool is None or len(items) < 2:
-            for item in items:
-                function(item)
-        else:
-            list(self._pool.map(function, items))
+        self._threads.close()
 
     def _store(self, n: int) -> None:
         for key, item in self._envs[n].observe().items():
@@ -152,6 +143,85 @@ class VectorEnv:
 
     def _copy_observation(self) -> Observation:
         return {key: item.copy() for key, item in self._observation.items()}
+
+
+class _Threads:
+    """Runs a function over env indices, sequentially or on threads, whichever was faster lately."""
+
+    RETRY_CALLS = 200
+    """After so many calls both ways are timed again."""
+    SHORT_CALL_S = 5e-4
+    """Below this, waking threads costs more than it saves, and they are not tried."""
+
+    def __init__(self, count: int, *, pinned: bool) -> None:
+        """Start ``count`` threads if more than one; ``pinned`` gives each env its own thread for good."""
+        self._pools = [ThreadPoolExecutor(1) for _ in range(count)] if count > 1 else []
+        self._pinned = pinned
+        self._calls = 0
+        self._seconds = {False: 0.0, True: 0.0}  # per env, sequential and threaded
+
+    def map(self, function: Callable[[int], None], index: list[int]) -> None:
+        """Call ``function`` for each env index; the first error is raised after all have ended."""
+        threaded = bool(self._pools) and (self._pinned or (len(index) > 1 and self._choose(len(index))))
+        begin = time.perf_counter()
+        if threaded:
+            self._run_threaded(function, index)
+        else:
+            for n in index:
+                function(n)
+        if len(index) > 1:
+            self._seconds[threaded] = (time.perf_counter() - begin) / len(index)
+
+    def call[T](self, n: int, function: Callable[[], T]) -> T:
+        """Call ``function`` where env ``n`` lives."""
+        if self._pools and self._pinned:
+            return self._pools[n % len(self._pools)].submit(function).result()
+        return function()
+
+    def close(self) -> None:
+        """End the threads."""
+        for pool in self._pools:
+            pool.shutdown()
+        self._pools = []
+
+    def _choose(self, count: int) -> bool:
+        self._calls += 1
+        phase = self._calls % self.RETRY_CALLS
+        if phase == 1 or self._seconds[False] * count < self.SHORT_CALL_S:
+            return False
+        return phase == 2 or self._seconds[True] < self._seconds[False]
+
+    def _run_threaded(self, function: Callable[[int], None], index: list[int]) -> None:
+        count = len(self._pools)
+        shared = iter(index)
+
+        def work(source: Iterator[int]) -> None:
+            for n in source:
+                function(n)
+
+        futures = [
+            pool.submit(work, iter([n for n in index if n % count == p]) if self._pinned else shared)
+            for p, pool in enumerate(self._pools)
+        ]
+        wait(futures)
+        for future in futures:
+            future.result()
+
+
+def check_where(spec: EnvSpec, num_envs: int, starts: Sequence[Start], where: Array | None) -> list[int]:
+    """Return the indices of the environments to be reset, one for each Start.
+
+    Raises:
+        EnvError: If counts differ, an index does not exist or comes twice, or the environment has no such Start.
+    """
+    index = list(range(num_envs)) if where is None else np.asarray(where, np.int64).tolist()
+    if len(index) != len(starts):
+        raise EnvError(f"{spec.id}: reset got {len(starts)} Starts for {len(index)} environments; it needs one each.")
+    if len(set(index)) != len(index) or any(not 0 <= n < num_envs for n in index):
+        raise EnvError(f"{spec.id}: reset needs distinct environment indices in [0, {num_envs}), found {index}.")
+    for start in starts:
+        check_start(spec, start)
+    return index
 
 
 def check_start(spec: EnvSpec, start: Start) -> None:
