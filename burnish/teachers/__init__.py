@@ -1,1 +1,1 @@
-"""TODO."""
+"""Experts that see privileged observations: they record demonstrations and label states, and are never deployed."""

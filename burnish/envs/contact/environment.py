@@ -1,0 +1,255 @@
+"""The environment that all contact tasks share: frames, sensing, reward terms and figures; tasks plug in below it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import mujoco
+import numpy as np
+
+from burnish.core.errors import ConfigError
+from burnish.core.seeding import stream
+from burnish.core.spec import TASK_KEY, Array, ArraySpec, EnvSpec, MetricSpec
+from burnish.core.step import Start
+from burnish.envs.contact.forces import FORCE_METRICS, ForceRecord, Readings, force_penalty
+from burnish.envs.contact.scenario import SPLITS, Scenario
+from burnish.envs.contact.tool import Rig, Tool
+
+
+@dataclass(frozen=True)
+class Reward:
+    """Weights of the reward; the dense preset pays for progress in contact, never for keeping away."""
+
+    sparse: bool = False
+    """Pay for success only."""
+    success: float = 1.0
+    """Paid once, when the task is first done."""
+    progress: float = 1.0
+    """Weight of the change of the task's potential, which rises from 0 to 1."""
+    force_penalty: float = 0.05
+    """Weight per control step of max(0, F - threshold) / threshold, at most 2, averaged over readings."""
+    force_threshold: float = 30.0
+    """Filtered force above which the penalty starts [N]."""
+
+    def __post_init__(self) -> None:
+        """Refuse a threshold that divides by zero."""
+        if self.force_threshold <= 0.0:
+            raise ConfigError(f"Reward.force_threshold must be positive, found {self.force_threshold}.")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a task says after a control step."""
+
+    potential: float
+    """How far the task is, 0 to 1."""
+    done: bool
+    """Whether the task's goal holds now, whatever the force was."""
+    coverage: float
+    """Share of the required contact that has been made, 0 to 1."""
+
+
+class ContactTask(Protocol):
+    """One task: its scene, what it draws, and what counts as progress. Poses are in the true fixture frame."""
+
+    id: str
+    instruction: str
+    yaw: bool
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    episode_seconds: float
+    force_limit: float
+    geometry_name: str
+    geometry_unit: str
+    settings: Mapping[str, Any]
+
+    def scene(self, tool: Tool) -> str:
+        """Return the MJCF."""
+        ...
+
+    def sample(self, generator: np.random.Generator, task: str) -> Scenario:
+        """Draw an episode of a split."""
+        ...
+
+    def shape(self, model: mujoco.MjModel, scenario: Scenario) -> None:
+        """Give the compiled fixture the drawn geometry."""
+        ...
+
+    def begin(self, scenario: Scenario, tcp: Array) -> Progress:
+        """Start counting; tcp (4,) is the tool pose at reset."""
+        ...
+
+    def after(self, readings: Readings) -> Progress:
+        """Count one control step."""
+        ...
+
+    def distance(self, tcp: Array) -> float:
+        """Return the signed distance [m] from the tool at tcp (4,) to the surface it shall touch."""
+        ...
+
+
+class ContactEnv:
+    """A :class:`burnish.envs.single.SingleEnv` over a :class:`ContactTask`."""
+
+    def __init__(self, task: ContactTask, tool: Tool, reward: Reward, *, stop_on_success: bool) -> None:
+        """Compile the scene.
+
+        Args:
+            task: What to do.
+            tool: How the tool moves and senses.
+            reward: Weights.
+            stop_on_success: End an episode as soon as it has succeeded.
+        """
+        self._task, self._tool, self._reward = task, tool, reward
+        self._stop_on_success = stop_on_success
+        self._rig = Rig(task.scene(tool), tool, yaw=task.yaw)
+        self.spec = make_spec(task, tool, reward, stop_on_success=stop_on_success)
+        self._low, self._high = self.spec.action.bounds()
+        self._noise_scale = np.array([tool.force_noise] * 3 + [tool.torque_noise] * 3)
+        self._renderer: Any = None
+
+    def reset(self, start: Start) -> None:
+        """Begin an episode; everything random is drawn here from the Start alone."""
+        self._scenario = self._task.sample(stream(start.seed, self.spec.id, start.init), start.task)
+        self._noise = stream(start.seed, self.spec.id, start.init, "wrench").standard_normal(
+            (self.spec.max_episode_steps + 1, 6)
+        )
+        self._task.shape(self._rig.model, self._scenario)
+        self._rig.reset(self._scenario)
+        self._progress = self._task.begin(self._scenario, self._rig.true_pose())
+        self._record = ForceRecord(self._tool.physics_dt)
+        self._steps, self._success, self._success_once, self._cycle_steps = 0, False, False, 0
+
+    def advance(self, action: Array) -> tuple[float, bool, bool]:
+        """Move the set-point towards one action (A,) for one control step."""
+        target = self._scenario.start.copy()
+        target[: len(action)] = np.clip(action, self._low, self._high)
+        readings = self._rig.execute(target)
+        self._record.add(readings)
+        before, self._progress = self._progress, self._task.after(readings)
+        self._steps += 1
+        self._success = self._progress.done and self._record.peak_filtered < self._task.force_limit
+        first = self._success and not self._success_once
+        if first:
+            self._success_once, self._cycle_steps = True, self._steps
+        terminated = self._success and self._stop_on_success
+        truncated = not terminated and self._steps >= self.spec.max_episode_steps
+        weights = self._reward
+        reward = weights.success if first else 0.0
+        if not weights.sparse:
+            reward += weights.progress * (self._progress.potential - before.potential)
+            reward -= weights.force_penalty * force_penalty(readings.filtered, weights.force_threshold)
+        return reward, terminated, truncated
+
+    def observe(self) -> dict[str, Any]:
+        """Return the observation; pure."""
+        rig, scenario = self._rig, self._scenario
+        pose, wrench = rig.pose(), rig.wrench()
+        left = 1.0 - self._steps / self.spec.max_episode_steps
+        fixture = [*scenario.fixture, scenario.friction, scenario.stiffness_scale, scenario.geometry]
+        force = float(np.linalg.norm(wrench[:3]))
+        entries = {
+            "observation.state": [*pose[: 4 if self._task.yaw else 3], *rig.velocity()],
+            "observation.environment_state": [*scenario.estimate, left],
+            "observation.wrench": wrench + self._noise[self._steps] * self._noise_scale,
+            "privileged.bias": scenario.offset,
+            "privileged.fixture": fixture,
+            "privileged.contact": [self._task.distance(rig.true_pose()), force],
+        }
+        observation: dict[str, Any] = {key: np.asarray(item, np.float32) for key, item in entries.items()}
+        observation[TASK_KEY] = self._task.instruction
+        return observation
+
+    def metrics(self) -> dict[str, float]:
+        """Return the figures of the episode so far."""
+        return {
+            "success": float(self._success),
+            "success_once": float(self._success_once),
+            "success_at_end": float(self._success),
+            "coverage": self._progress.coverage,
+            "cycle_time": (self._cycle_steps or self._steps) * self._tool.control_dt,
+            **self._record.metrics(),
+        }
+
+    def render(self) -> Array:
+        """Return a picture from the front camera, (480, 640, 3) uint8."""
+        if self._renderer is None:
+            self._renderer = mujoco.Renderer(self._rig.model, 480, 640)
+        self._renderer.update_scene(self._rig.data, "front")
+        picture: Array = self._renderer.render()
+        return picture
+
+    def close(self) -> None:
+        """Free the rendering context."""
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+
+
+def make_spec(task: ContactTask, tool: Tool, reward: Reward, *, stop_on_success: bool) -> EnvSpec:
+    """Return the spec of a contact environment."""
+    frame = "fixture_estimated"
+    position = ("x", "y", "z", "yaw") if task.yaw else ("x", "y", "z")
+    position_unit = "m,m,m,rad" if task.yaw else "m"
+    state_unit = f"{position_unit},m/s,m/s,m/s" if task.yaw else "m,m,m,m/s,m/s,m/s"
+    pose_names = ("fixture_x", "fixture_y", "fixture_z", "fixture_yaw")
+    fixture_names = (*pose_names, "friction", "stiffness_scale", task.geometry_name)
+    observation = {
+        "observation.state": ArraySpec(
+            (len(position) + 3,), unit=state_unit, frame=frame, names=(*position, "vx", "vy", "vz")
+        ),
+        "observation.environment_state": ArraySpec(
+            (5,), unit="m,m,m,rad,", frame="base", names=(*pose_names, "time_left")
+        ),
+        "observation.wrench": ArraySpec(
+            (6,), unit="N,N,N,Nm,Nm,Nm", frame="tool", names=("fx", "fy", "fz", "tx", "ty", "tz")
+        ),
+        "privileged.bias": ArraySpec((4,), unit="m,m,m,rad", frame=frame, names=("dx", "dy", "dz", "dyaw")),
+        "privileged.fixture": ArraySpec(
+            (7,), unit=f"m,m,m,rad,,,{task.geometry_unit}", frame="base", names=fixture_names
+        ),
+        "privileged.contact": ArraySpec((2,), unit="m,N", names=("surface_distance", "force_filtered")),
+    }
+    metrics = {
+        "success": MetricSpec("binary", "", "higher", description="The task holds at the end, force limit kept."),
+        "success_once": MetricSpec("binary", "", "higher", description="The task held at some time."),
+        "success_at_end": MetricSpec("binary", "", "higher", description="The same as success."),
+        "coverage": MetricSpec("mean", "", "higher", description="Share of the required contact that was made."),
+        "cycle_time": MetricSpec(
+            "mean", "s", "lower", beside=("success",), description="Time to success, or episode length without."
+        ),
+        **FORCE_METRICS,
+    }
+    protocol = {
+        "mujoco": mujoco.__version__,
+        "physics_dt": tool.physics_dt,
+        "solref": tool.solref,
+        "stiffness": tool.stiffness,
+        "damping_ratio": tool.damping_ratio,
+        "mass": tool.mass,
+        "speed_limit": tool.speed_limit,
+        "filter_hz": tool.filter_hz,
+        "force_noise": tool.force_noise,
+        "torque_noise": tool.torque_noise,
+        "force_limit": task.force_limit,
+        "stop_on_success": stop_on_success,
+        **task.settings,
+    }
+    return EnvSpec(
+        id=task.id,
+        observation=observation,
+        action=ArraySpec(
+            (len(position),), unit=position_unit, frame=frame, low=task.low, high=task.high, names=position
+        ),
+        control_dt=tool.control_dt,
+        max_episode_steps=round(task.episode_seconds / tool.control_dt),
+        tasks=SPLITS,
+        splits={
+            "train": ("shift",),
+            "eval": ("shift",),
+            "demonstrations": ("nominal",),
+            **{name: (name,) for name in SPLITS},
+        },
+        metrics=metrics,
+        protocol=protocol,
+    )
