@@ -1,1 +1,1 @@
-"""TODO."""
+"""Controllers watch a run, adapt it, or stop it."""

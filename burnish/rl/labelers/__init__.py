@@ -1,1 +1,1 @@
-"""TODO."""
+"""Labelers decide what experience is worth."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Objectives say how to learn from labelled experience."""

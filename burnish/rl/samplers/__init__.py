@@ -1,1 +1,1 @@
-"""TODO."""
+"""Samplers decide what runs next."""

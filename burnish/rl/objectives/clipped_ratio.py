@@ -1,0 +1,79 @@
+"""The clipped surrogate of PPO, over chunks or over single actions."""
+
+from dataclasses import dataclass
+
+import torch
+
+from burnish.core.contracts import TrainablePolicy
+from burnish.core.errors import ConfigError
+from burnish.data.rollout import Batch
+from burnish.rl.losses import clipped_surrogate, weighted_mean
+from burnish.rl.ratios import Granularity, kl_k3, log_ratio
+
+
+@dataclass(frozen=True)
+class Config:
+    """Raise the probability of good chunks, within a clip of the ratio to the behaviour policy."""
+
+    coefficient: float = 1.0
+    """Weight of this loss."""
+    clip_low: float = 0.2
+    """The ratio is clipped below 1 - clip_low."""
+    clip_high: float = 0.2
+    """The ratio is clipped above 1 + clip_high."""
+    dual_clip: float = 0.0
+    """Above 1: bound the loss of bad actions at this times |advantage|; 0 for none."""
+    granularity: Granularity = "chunk"
+    """One ratio per "chunk" (product over executed actions), or per "action"."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        if not 0.0 < self.clip_low < 1.0 or self.clip_high <= 0.0 or (self.dual_clip and self.dual_clip <= 1.0):
+            raise ConfigError(
+                f"clipped_ratio: needs 0 < clip_low < 1, clip_high > 0 and dual_clip 0 or above 1; found "
+                f"clip_low={self.clip_low}, clip_high={self.clip_high}, dual_clip={self.dual_clip}."
+            )
+
+    def build(self) -> "ClippedRatio":
+        """Return the objective."""
+        return ClippedRatio(self)
+
+
+class ClippedRatio:
+    """See :class:`Config`."""
+
+    name = "clipped_ratio"
+
+    def __init__(self, config: Config) -> None:
+        """Keep the numbers."""
+        self.coefficient = config.coefficient
+        self._config = config
+
+    def loss(
+        self, policy: TrainablePolicy, batch: Batch, *, previous: TrainablePolicy, reference: TrainablePolicy
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """Return the surrogate; metrics: ``kl`` (k3, nats per ratio), ``clipped`` (share), ``ratio_max``."""
+        config = self._config
+        evaluation = policy.evaluate(batch.observation, batch.sample, batch.executed)
+        change, mask = log_ratio(
+            evaluation.log_prob,
+            batch.sample.log_prob,
+            batch.executed,
+            chunk_steps=batch.sample.action_chunk.shape[1],
+            granularity=config.granularity,
+        )
+        advantage, weight = batch.advantage, batch.weight
+        if change.ndim == 2:
+            advantage = advantage[:, None].expand_as(change)
+            weight = weight[:, None] * mask
+        loss = clipped_surrogate(
+            change, advantage, clip_low=config.clip_low, clip_high=config.clip_high, dual_clip=config.dual_clip
+        )
+        with torch.no_grad():
+            ratio = change.exp()
+            counted = mask.float()
+            outside = ((ratio < 1.0 - config.clip_low) | (ratio > 1.0 + config.clip_high)).float()
+            figures = torch.stack(
+                [weighted_mean(kl_k3(change), counted), weighted_mean(outside, counted), ratio.max()]
+            ).tolist()
+        return weighted_mean(loss, weight), dict(zip(("kl", "clipped", "ratio_max"), figures, strict=True))
