@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -35,15 +35,18 @@ class Client:
         self.url = url
         self._timeout_s = timeout_s
         headers = {"Authorization": f"Api-Key {api_key}"} if api_key else None
+        self._stack = ExitStack()
         try:
-            self._connection = connect(
-                url,
-                compression=None,
-                max_size=None,
-                additional_headers=headers,
-                open_timeout=timeout_s,
-                ping_timeout=None,
-                proxy=None,
+            self._connection = self._stack.enter_context(
+                connect(
+                    url,
+                    compression=None,
+                    max_size=None,
+                    additional_headers=headers,
+                    open_timeout=timeout_s,
+                    ping_timeout=None,
+                    proxy=None,
+                )
             )
         except (OSError, InvalidHandshake, InvalidURI, TimeoutError, EOFError) as error:
             raise ProtocolError(f"Cannot connect to {url}: {_explain(error)}.") from error
@@ -71,7 +74,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; may be called twice."""
-        self._connection.close()
+        self._stack.close()
 
     def __enter__(self) -> Self:
         """Return the client."""

@@ -172,10 +172,12 @@ def _check(key: str, spec: ArraySpec, value: Any) -> Array:
     if array.dtype != np.dtype(spec.dtype) and not (kind == "f" and array.dtype.kind == "f"):
         hint = " Send images as uint8 in 0..255." if spec.is_image else ""
         raise ProtocolError(f"'{key}': expected {wanted}, received {_describe(array)}.{hint}")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        entry = np.argwhere(~np.isfinite(array))[0].tolist()
-        raise ProtocolError(f"'{key}': entry {entry} is {array[tuple(entry)]}; every entry must be finite.")
-    return array.astype(spec.dtype, copy=True)
+    with np.errstate(over="ignore"):
+        cast = array.astype(spec.dtype, copy=True)
+    if kind == "f" and not np.isfinite(cast).all():
+        entry = np.argwhere(~np.isfinite(cast))[0].tolist()
+        raise ProtocolError(f"'{key}': entry {entry} is {cast[tuple(entry)]}; every entry must be finite.")
+    return cast
 
 
 def _shape_hint(spec: ArraySpec, array: Array) -> str:
