@@ -2,11 +2,7 @@
 
 from dataclasses import dataclass
 
-from burnish import registry
-from burnish.cli.console import say
 from burnish.cli.listing import Kind
-from burnish.cli.options import choose, parse, take
-from burnish.core.errors import ConfigError, suggest
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def examine(*, rendering: bool = True) -> list[Finding]:
     for check in checks:
         try:
             findings += check()
-        except Exception as error:  # noqa: BLE001 - the doctor must finish
+        except Exception as error:
             findings.append(Finding(check.__name__.strip("_"), "problem", f"{type(error).__name__}: {error}"))
     return findings
 
@@ -96,14 +96,15 @@ def _gpu() -> list[Finding]:
 
 
 def _rendering() -> list[Finding]:
-    from burnish.envs.rendering import BACKENDS, available_backends, explain_backend
+    from burnish.envs.rendering import BACKENDS, INSTALL, probe
 
-    available = available_backends()
     findings = []
     for name in BACKENDS:
-        if name != "null":
-            status: Status = "ok" if name in available else "missing"
-            findings.append(Finding(f"render: {name}", status, explain_backend(name)))
+        trouble = probe(name)
+        text = f"{trouble}. Install: {INSTALL[name]}" if trouble else "draws MuJoCo scenes offscreen"
+        findings.append(Finding(f"render: {name}", "missing" if trouble else "ok", text))
+    if all(item.status == "missing" for item in findings):
+        findings.append(Finding("rendering", "problem", "no backend works: no camera images and no videos"))
     return findings
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 from burnish import registry
 from burnish.cli.building import actor_of, build_env, env_spec_of, load_checkpoint, teacher_act
 from burnish.cli.console import progress, say
-from burnish.cli.options import Component, command, take, wants_help
+from burnish.cli.options import Component, command, take
 from burnish.core.errors import ConfigError
 from burnish.core.spec import EnvSpec
 from burnish.core.step import TRAINING_SEED_START, Start
@@ -88,5 +88,7 @@ def run(arguments: list[str]) -> int:
             )
     finally:
         env.close()
-    say(f"Recorded {result.episodes} episodes of {registry.name_of('env', options.env)} in {options.out}: {result.text}")
+    say(
+        f"Recorded {result.episodes} episodes of {registry.name_of('env', options.env)} in {options.out}: {result.text}"
+    )
     return 0

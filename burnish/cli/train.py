@@ -97,7 +97,9 @@ def read_config(directory: Path, recipe: str, overrides: list[str]) -> Any:
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ConfigError(f"{source} is not a run configuration: {error!r}.") from error
     if found != recipe:
-        raise ConfigError(f"{directory} is a run of recipe '{found}', not '{recipe}': burnish train {found} --resume ...")
+        raise ConfigError(
+            f"{directory} is a run of recipe '{found}', not '{recipe}': burnish train {found} --resume ..."
+        )
     cls = registry.load("recipe", recipe)
     chosen = {kind: registry.from_json(kind, value) for kind, value in components.items()}
     made = with_components(cls, chosen)

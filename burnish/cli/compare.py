@@ -1,0 +1,56 @@
+"""``burnish compare A B``: the same episodes side by side, with paired tests, or why that cannot be done."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from burnish.cli.console import console, say
+from burnish.cli.options import parse, wants_help
+from burnish.core.errors import ConfigError, DatasetError
+from burnish.evaluation.compare import compare
+from burnish.evaluation.result import EvaluationResult, write_text
+
+
+@dataclass(frozen=True)
+class Options:
+    """Compare two evaluations pair by pair: burnish compare BEFORE AFTER [options]."""
+
+    name: str = "default"
+    """Name of the evaluation inside a run folder."""
+    out: str = ""
+    """Folder for comparison.json and report.html; inside AFTER when empty."""
+
+
+def find_evaluation(path: Path, name: str) -> Path:
+    """Return the evaluation file that a path stands for: itself, or the named one of a run folder.
+
+    Raises:
+        DatasetError: If there is none; lists what exists.
+    """
+    candidates = [path, path / "evaluation.json", path / "evaluations" / name / "evaluation.json"]
+    for candidate in candidates:
+        if candidate.is_file() and candidate.suffix == ".json":
+            return candidate
+    there = sorted(str(item.parent.name) for item in path.glob("evaluations/*/evaluation.json"))
+    known = f"It has evaluations: {', '.join(there)}." if there else "It has none."
+    raise DatasetError(f"'{path}' has no evaluation '{name}'. {known} Run: burnish eval {path} --name {name}")
+
+
+def run(arguments: list[str]) -> int:
+    """Compare."""
+    if len(arguments) < 2 or arguments[0].startswith("-") or arguments[1].startswith("-"):
+        if wants_help(arguments):
+            parse(Options, ["--help"], prog="burnish compare BEFORE AFTER")
+        raise ConfigError("Name two evaluations: burnish compare BEFORE AFTER; see burnish compare --help.")
+    before_path, after_path = Path(arguments[0]), Path(arguments[1])
+    options = parse(Options, arguments[2:], prog="burnish compare BEFORE AFTER")
+    before_file, after_file = find_evaluation(before_path, options.name), find_evaluation(after_path, options.name)
+    before, after = EvaluationResult.load(before_file), EvaluationResult.load(after_file)
+    comparison = compare(before, after)
+    console.print(comparison.table())
+    for warning in comparison.warnings:
+        say(f"[yellow]note:[/] {warning}")
+    folder = Path(options.out) if options.out else after_file.parent
+    write_text(folder / "comparison.json", json.dumps(comparison.to_plain(), indent=1))
+    say(f"\nComparison: {folder / 'comparison.json'}")
+    return 0
