@@ -4,7 +4,7 @@ import copy
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import mujoco
@@ -15,6 +15,8 @@ from burnish.core.spec import Array
 
 BACKEND_VARIABLE = "BURNISH_RENDER_BACKEND"
 """Environment variable that names the backend for "auto"."""
+
+type Borrow = Callable[[], AbstractContextManager[None]]
 
 _NULL_COLOUR = (255, 0, 255)
 
@@ -47,7 +49,10 @@ class NullCanvas:
 
 
 class GlCanvas:
-    """An OpenGL context with its MuJoCo render context; current only inside a call."""
+    """An OpenGL context with its MuJoCo render context; current only inside a call.
+
+    Whatever was current before is current again afterwards: Gymnasium's renderer, for one, never asks.
+    """
 
     def __init__(
         self,
@@ -58,7 +63,7 @@ class GlCanvas:
         backend: str,
         option: mujoco.MjvOption,
     ) -> None:
-        context, self._release = _gl(backend)
+        context, self._borrow = _gl(backend)
         self._option = option
         self._model = model
         self._scene = mujoco.MjvScene(model, maxgeom=2 * (model.ngeom + model.nsite) + 1000)
@@ -70,14 +75,12 @@ class GlCanvas:
             self._scene.flags[flag] = False
         self._rect = mujoco.MjrRect(0, 0, width, height)
         self._pixels = np.empty((height, width, 3), np.uint8)
-        self._gl: Any = context(width, height)
-        self._gl.make_current()
-        try:
+        with self._borrow():
+            self._gl: Any = context(width, height)
+            self._gl.make_current()
             with _visuals(model, width, height, profile):
                 self._render = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50.value)
             mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._render)
-        finally:
-            self._release()
 
     def draw(self, data: mujoco.MjData, camera: int | mujoco.MjvCamera) -> Array:
         """Return (H, W, 3) uint8, first row on top."""
@@ -88,23 +91,21 @@ class GlCanvas:
                 self._fixed_camera.fixedcamid = camera
         everything = mujoco.mjtCatBit.mjCAT_ALL.value
         mujoco.mjv_updateScene(self._model, data, self._option, None, view, everything, self._scene)
-        self._gl.make_current()
-        try:
+        with self._borrow():
+            self._gl.make_current()
             mujoco.mjr_render(self._rect, self._scene, self._render)
             mujoco.mjr_readPixels(self._pixels, None, self._rect, self._render)
-        finally:
-            self._release()
         return np.ascontiguousarray(self._pixels[::-1])
 
     def close(self) -> None:
         """Free the context; may be called twice, from any thread."""
         if self._gl is None:
             return
-        # MuJoCo frees in whatever context is current, and another renderer's objects have the same numbers.
-        self._gl.make_current()
-        self._render.free()
-        self._release()
-        self._gl.free()
+        with self._borrow():
+            # MuJoCo frees in whatever context is current, and another renderer's objects have the same numbers.
+            self._gl.make_current()
+            self._render.free()
+            self._gl.free()
         self._gl = None
 
 
@@ -178,8 +179,8 @@ def _copy_for_tracing(model: mujoco.MjModel) -> mujoco.MjModel:
     return host
 
 
-def _gl(backend: str) -> tuple[Callable[[int, int], Any], Callable[[], None]]:
-    """Return (context class, function that leaves no context current), importing the GL library now.
+def _gl(backend: str) -> tuple[Callable[[int, int], Any], Borrow]:
+    """Return (context class, what puts the current context back), importing the GL library now.
 
     MuJoCo's own choice by ``MUJOCO_GL`` is made at its first import, which is long past, so the context is imported
     by its module instead.
@@ -197,23 +198,44 @@ def _gl(backend: str) -> tuple[Callable[[int, int], Any], Callable[[], None]]:
         raise EnvError(f"the OpenGL library of '{backend}' cannot be loaded ({error})") from None
 
 
-def _egl() -> tuple[Callable[[int, int], Any], Callable[[], None]]:
+def _egl() -> tuple[Callable[[int, int], Any], Borrow]:
     from mujoco import egl
     from mujoco.egl import EGL
 
-    def leave() -> None:
-        EGL.eglMakeCurrent(egl.EGL_DISPLAY, EGL.EGL_NO_SURFACE, EGL.EGL_NO_SURFACE, EGL.EGL_NO_CONTEXT)
+    @contextmanager
+    def borrow() -> Iterator[None]:
+        context = EGL.eglGetCurrentContext()
+        if context:
+            display = EGL.eglGetCurrentDisplay()
+            surfaces = EGL.eglGetCurrentSurface(EGL.EGL_DRAW), EGL.eglGetCurrentSurface(EGL.EGL_READ)
+        try:
+            yield
+        finally:
+            if context:
+                EGL.eglMakeCurrent(display, *surfaces, context)
+            elif egl.EGL_DISPLAY:
+                EGL.eglMakeCurrent(egl.EGL_DISPLAY, EGL.EGL_NO_SURFACE, EGL.EGL_NO_SURFACE, EGL.EGL_NO_CONTEXT)
 
-    return egl.GLContext, leave
+    return egl.GLContext, borrow
 
 
-def _osmesa() -> tuple[Callable[[int, int], Any], Callable[[], None]]:
+def _osmesa() -> tuple[Callable[[int, int], Any], Borrow]:
     from mujoco.osmesa import GL, GLContext, osmesa
 
-    def leave() -> None:
-        osmesa.OSMesaMakeCurrent(None, None, GL.GL_FLOAT, 0, 0)
+    @contextmanager
+    def borrow() -> Iterator[None]:
+        context = osmesa.OSMesaGetCurrentContext()
+        before = osmesa.OSMesaGetColorBuffer(context) if context else None
+        try:
+            yield
+        finally:
+            if before is None:
+                osmesa.OSMesaMakeCurrent(None, None, GL.GL_FLOAT, 0, 0)
+            else:
+                width, height, _, buffer = before
+                osmesa.OSMesaMakeCurrent(context, buffer, GL.GL_FLOAT, width, height)
 
-    return GLContext, leave
+    return GLContext, borrow
 
 
 _FLAGS_OFF: dict[str, tuple[int, ...]] = {

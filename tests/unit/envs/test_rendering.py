@@ -43,6 +43,8 @@ def backend(request: pytest.FixtureRequest) -> str:
     problem = rendering.probe(request.param)
     if problem:
         pytest.skip(f"{request.param}: {problem}")
+    if request.param == "osmesa" and os.environ.get("PYOPENGL_PLATFORM", "osmesa") != "osmesa":
+        pytest.skip("this process uses egl already; run with -k osmesa")
     return str(request.param)
 
 
@@ -81,6 +83,34 @@ def test_interleaved_renderers_do_not_mix_their_contexts(backend: str) -> None:
     assert is_colour(renderers[1].render(scenes[1][1], 0)[4, 8], 1)  # freeing one leaves the others whole
     renderers[1].close()
     renderers[2].close()
+
+
+def test_a_context_that_was_current_is_so_again(backend: str) -> None:
+    if backend == "warp":
+        pytest.skip("warp has no context")
+    context = __import__(f"mujoco.{backend}", fromlist=["GLContext"]).GLContext(8, 8)
+    context.make_current()
+    model, data = make("0 0 1 1")
+    theirs = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50.value)
+    scene, camera, rect = mujoco.MjvScene(model, 100), mujoco.MjvCamera(), mujoco.MjrRect(0, 0, 8, 8)
+    camera.type, camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, 0
+    everything = mujoco.mjtCatBit.mjCAT_ALL.value
+    mujoco.mjv_updateScene(model, data, mujoco.MjvOption(), None, camera, everything, scene)
+    mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, theirs)
+    ours = Renderer(*make("1 0 0 1")[:1], 8, 8, backend=backend)
+    pictures = []
+    for _ in range(2):
+        pixels = np.zeros((8, 8, 3), np.uint8)
+        mujoco.mjr_render(rect, scene, theirs)
+        mujoco.mjr_readPixels(pixels, None, rect, theirs)
+        pictures.append(pixels)
+        assert is_colour(ours.render(data, 0)[2, 4], 0)
+    ours.close()
+    mujoco.mjr_render(rect, scene, theirs)
+    mujoco.mjr_readPixels(pixels, None, rect, theirs)
+    theirs.free()
+    context.free()
+    assert all(is_colour(picture[6, 4], 2) for picture in [*pictures, pixels])
 
 
 def test_threads_share_a_renderer_and_close_it_from_another(backend: str) -> None:
