@@ -181,7 +181,7 @@ def stratified_bootstrap(
 
 
 def crossed_bootstrap(
-    statistic: Callable[[Array, Array], float],
+    statistic: Callable[[Array, Array], Array],
     seeds: int,
     starts: int,
     generator: np.random.Generator,
@@ -190,10 +190,10 @@ def crossed_bootstrap(
     """Return the interval of a figure over training seeds that were all evaluated on the same Starts.
 
     Seeds and Starts are both resampled, since both are a sample of what could have been; with one seed only the Starts
-    are. scipy resamples along one axis only, hence the loop.
+    are. scipy resamples along one axis only, hence the draws here.
 
     Args:
-        statistic: Maps seed indices (S,) and Start indices (E,) to a figure.
+        statistic: Maps how often each seed (R, S) and each Start (R, E) was drawn to figures (R,).
         seeds: Number of seeds S.
         starts: Number of Starts E.
         generator: Draws the resamples.
@@ -201,11 +201,9 @@ def crossed_bootstrap(
     """
     if starts < 2:
         return math.nan, math.nan
-    drawn = [
-        statistic(generator.integers(seeds, size=seeds), generator.integers(starts, size=starts))
-        for _ in range(RESAMPLES // 2)
-    ]
-    return _quantiles(np.asarray(drawn), confidence)
+    drawn_seeds = generator.multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)
+    drawn_starts = generator.multinomial(starts, np.full(starts, 1 / starts), RESAMPLES)
+    return _quantiles(statistic(drawn_seeds.astype(float), drawn_starts.astype(float)), confidence)
 
 
 @dataclass(frozen=True)
@@ -289,8 +287,9 @@ def probability_of_improvement(
 
 
 def _readings(sample: Array) -> Array:
-    plain = np.asarray(sample, np.float64)
-    return plain[~np.isnan(plain)]
+    plain: Array = np.asarray(sample, np.float64)
+    kept: Array = plain[~np.isnan(plain)]
+    return kept
 
 
 def _complete(*samples: Array) -> tuple[Array, ...]:
