@@ -9,6 +9,7 @@ from burnish.core.errors import ConfigError, suggest
 from burnish.core.spec import Array, EnvSpec, Observation
 from burnish.envs.contact.contour import arc_height
 from burnish.envs.contact.scenario import to_local, to_parent
+from burnish.envs.contact.tool import PROBE_RADIUS
 
 PRESS = 15.0
 """Force the experts press with [N]."""
@@ -26,7 +27,7 @@ class Config:
     """Speed along the contour [m/s]."""
     blind: bool = False
     """Believe the estimated fixture pose instead of the true one, and feel nothing: the baseline that fails when the
-    estimate is wrong. With ``chunk_steps`` of a whole episode this is feed-forward replay of a nominal demonstration."""
+    estimate is wrong. With ``chunk_steps`` of a whole episode this is a nominal demonstration, replayed."""
 
     def __post_init__(self) -> None:
         """Refuse an empty chunk or a speed that never arrives."""
@@ -150,4 +151,48 @@ def _contour(situation: _Situation, point: Array) -> tuple[Array, Array]:
     return after, command
 
 
-_PLANS: dict[str, Callable[[_Situation, Array], tuple[Array, Array]]] = {"contact/contour": _contour}
+def _touch(situation: _Situation, point: Array) -> tuple[Array, Array]:
+    """Go over the point, descend, press and stay. Returns (next point, set-point), (N, 4) each."""
+    config, dt = situation.config, situation.dt
+    after = point.copy()
+    tilt = situation.geometry
+    surface = -np.tan(tilt) * point[:, 0] + PROBE_RADIUS * (1.0 / np.cos(tilt) - 1.0)
+    touching = point[:, 2] - surface < 0.0002
+    _press(situation, touching)
+    away = np.hypot(point[:, 0], point[:, 1])
+    step = np.minimum(config.approach_speed * dt, away) / np.maximum(away, 1e-9)
+    after[:, :2] = point[:, :2] * (1.0 - step)[:, None]
+    gap = np.maximum(point[:, 2] - surface, 0.0)
+    stay_above = np.clip(away - 0.001, 0.0, 0.004)
+    after[:, 2] = np.where(touching, surface, point[:, 2] - _approach(situation, np.maximum(gap - stay_above, 0.0)))
+    command = after.copy()
+    command[:, 2] -= np.where(touching, situation.depth, 0.0)
+    return after, command
+
+
+def _peg_insert(situation: _Situation, point: Array) -> tuple[Array, Array]:
+    """Go over the hole, insert, press on the bottom and stay. Returns (next point, set-point), (N, 4) each."""
+    config, dt = situation.config, situation.dt
+    after = point.copy()
+    bottom = -float(situation.spec.protocol["depth"])
+    away = np.hypot(point[:, 0], point[:, 1])
+    inside = point[:, 2] < 0.0
+    touching = point[:, 2] - bottom < 0.0002
+    _press(situation, touching)
+    step = np.minimum(config.approach_speed * dt, away) / np.maximum(away, 1e-9)
+    after[:, :2] = point[:, :2] * (1.0 - step)[:, None]
+    after[:, 3] = _towards(point[:, 3], np.zeros(len(point)), 0.2 * dt)
+    target = np.where(inside, bottom, -0.001)  # mouth first: the chamfer is entered slowly
+    stay_above = np.where(inside, 0.0, np.clip(away - 0.0002, 0.0, 0.004))
+    gap = np.maximum(point[:, 2] - target - stay_above, 0.0)
+    after[:, 2] = np.where(touching, bottom, point[:, 2] - _approach(situation, gap))
+    command = after.copy()
+    command[:, 2] -= np.where(touching, situation.depth, 0.0)
+    return after, command
+
+
+_PLANS: dict[str, Callable[[_Situation, Array], tuple[Array, Array]]] = {
+    "contact/contour": _contour,
+    "contact/touch": _touch,
+    "contact/peg_insert": _peg_insert,
+}

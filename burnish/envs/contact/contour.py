@@ -12,11 +12,8 @@ from burnish.core.spec import Array
 from burnish.envs.contact.environment import ContactEnv, Progress, Reward
 from burnish.envs.contact.forces import Readings
 from burnish.envs.contact.scenario import Bias, Scenario, sample_fixture, sample_friction, sample_stiffness
-from burnish.envs.contact.tool import VISUAL, Tool, scene_xml
+from burnish.envs.contact.tool import PROBE_RADIUS, VISUAL, Tool, ball_tip, scene_xml
 from burnish.envs.single import VectorEnv
-
-PROBE_RADIUS = 0.005
-"""Radius of the tool's ball [m]; the TCP is its lowest point."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ class Config:
         )
 
 
-def arc_height(x: Array, radius: float) -> Array:
+def arc_height(x: Array, radius: float | Array) -> Array:
     """Return the TCP height z (...) [m] at which the ball touches the arc, for x (...) [m], zero at the top."""
     rho = radius + PROBE_RADIUS
     height: Array = np.sqrt(np.maximum(rho**2 - np.square(x), 0.0)) - rho
@@ -84,8 +81,8 @@ class Contour:
     id = "contact/contour"
     instruction = "follow the contour in contact"
     yaw = False
-    low = (-0.07, -0.02, -0.025)
-    high = (0.07, 0.02, 0.035)
+    low: tuple[float, ...] = (-0.07, -0.02, -0.025)
+    high: tuple[float, ...] = (0.07, 0.02, 0.035)
     geometry_name = "radius"
     geometry_unit = "m"
 
@@ -104,12 +101,7 @@ class Contour:
             f'<geom name="arc" type="cylinder" size="{self._config.radius} 0.03" quat="1 1 0 0" '
             f'pos="0 0 {-self._config.radius}" rgba="0.62 0.66 0.7 1" {VISUAL}/>'
         )
-        tip = (
-            f'<geom name="ball" type="sphere" size="{PROBE_RADIUS}" pos="0 0 {PROBE_RADIUS}" '
-            f'rgba="0.85 0.3 0.2 1" {VISUAL}/>'
-            f'<geom type="capsule" size="0.003" fromto="0 0 0.01 0 0 0.09" rgba="0.8 0.8 0.82 1" {VISUAL}/>'
-        )
-        return scene_xml(tool, fixture=fixture, tip=tip, probes=["ball"], obstacles=["arc"], yaw=False)
+        return scene_xml(tool, fixture=fixture, tip=ball_tip(), probes=["ball"], obstacles=["arc"], yaw=False)
 
     def sample(self, generator: np.random.Generator, task: str) -> Scenario:
         """Draw an episode."""

@@ -108,6 +108,11 @@ class ContactEnv:
         self._noise_scale = np.array([tool.force_noise] * 3 + [tool.torque_noise] * 3)
         self._renderer: Any = None
 
+    @property
+    def model(self) -> mujoco.MjModel:
+        """The compiled scene; its geometry and gains are those of the running episode."""
+        return self._rig.model
+
     def reset(self, start: Start) -> None:
         """Begin an episode; everything random is drawn here from the Start alone."""
         self._scenario = self._task.sample(stream(start.seed, self.spec.id, start.init), start.task)

@@ -112,6 +112,19 @@ YAW_STIFFNESS, YAW_DAMPING = 30.0, 0.6
 """Yaw loop [N m/rad, N m s/rad]."""
 
 
+PROBE_RADIUS = 0.005
+"""Radius of the ball of :func:`ball_tip` [m]; the TCP is its lowest point."""
+
+
+def ball_tip() -> str:
+    """Return the geoms of a ball on a rod; the one that collides is named ``ball``."""
+    return (
+        f'<geom name="ball" type="sphere" size="{PROBE_RADIUS}" pos="0 0 {PROBE_RADIUS}" '
+        f'rgba="0.85 0.3 0.2 1" {VISUAL}/>'
+        f'<geom type="capsule" size="0.003" fromto="0 0 0.01 0 0 0.09" rgba="0.8 0.8 0.82 1" {VISUAL}/>'
+    )
+
+
 def scene_xml(tool: Tool, *, fixture: str, tip: str, probes: list[str], obstacles: list[str], yaw: bool) -> str:
     """Return the MJCF of a scene.
 
