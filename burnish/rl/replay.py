@@ -50,11 +50,12 @@ def check_replay(
     entry = int(np.nan_to_num(np.abs(difference[worst]), nan=np.inf).argmax())
     place = f"action {entry} of the chunk" if difference.shape[1] > 1 else "the chunk as a whole"
     count = int((ranked > tolerance).sum())
+    stored = float(batch.sample.log_prob[worst, entry])
     raise CheckError(
         f"Replay parity failed: before any update, policy '{policy.spec.id}' gives other log-probs than when it acted. "
         f"Largest |ratio - 1| is {error:.3g} (allowed {tolerance:g}), in {count} of {len(whole)} decisions; worst at "
-        f"chunk t={t} of environment {n}, {place} (log-prob {float(batch.sample.log_prob[worst, entry]):.6g} when acting, "
-        f"{float(batch.sample.log_prob[worst, entry]) + float(difference[worst, entry]):.6g} when replayed). "
+        f"chunk t={t} of environment {n}, {place} (log-prob {stored:.6g} when acting, "
+        f"{stored + float(difference[worst, entry]):.6g} when replayed). "
         f"{_cause(policy, batch, rollout, difference, worst, checksums)}"
     )
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from burnish.core.contracts import TrainablePolicy, ValuePolicy
+from burnish.core.contracts import TrainablePolicy
 from burnish.core.errors import ConfigError
 from burnish.data.rollout import Batch
 from burnish.rl.losses import value_loss, weighted_mean
@@ -50,9 +50,10 @@ class Value:
         Raises:
             ConfigError: If the policy has no critic.
         """
-        if not isinstance(policy, ValuePolicy):
+        critic = getattr(policy, "value", None)
+        if critic is None:
             raise ConfigError(f"The objective 'value' needs a critic, but policy '{policy.spec.id}' has no value().")
-        value = policy.value(batch.observation)
+        value: torch.Tensor = critic(batch.observation)
         loss = value_loss(
             value,
             batch.return_,

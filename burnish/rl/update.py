@@ -1,0 +1,217 @@
+"""One update: minibatches of a labelled rollout over the objectives, lean enough for small nets on a CPU."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from burnish.core.contracts import Decision, Objective, TrainablePolicy
+from burnish.core.errors import CheckError, ConfigError, suggest
+from burnish.data.rollout import Batch
+
+GATHER_BYTES = 256 << 20
+"""A batch smaller than this is shuffled whole once per epoch; a larger one is gathered minibatch by minibatch."""
+
+
+class SharedEvaluation:
+    """A policy as objectives see it within one minibatch: ``evaluate`` and ``value`` run once, however many ask."""
+
+    def __init__(self, policy: TrainablePolicy) -> None:
+        """Wrap a policy."""
+        self._policy = policy
+        self._found: dict[tuple[int, ...], tuple[tuple[Any, ...], Any]] = {}
+        critic = getattr(policy, "value", None)
+        if critic is not None:
+            self.value = lambda observation: self._once(critic, observation)
+
+    def evaluate(self, observation: Any, sample: Any, executed: Any) -> Any:
+        """Return the policy's evaluation of a minibatch."""
+        return self._once(self._policy.evaluate, observation, sample, executed)
+
+    def forget(self) -> None:
+        """Begin a new minibatch."""
+        self._found = {}
+
+    def _once(self, compute: Callable[..., Any], *arguments: Any) -> Any:
+        key = tuple(map(id, arguments))
+        if key not in self._found:
+            self._found[key] = (arguments, compute(*arguments))  # holding the arguments keeps their ids theirs
+        return self._found[key][1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+
+class Optimiser:
+    """Fused Adam over the parameter groups of a policy, each with its own rate and gradient limit."""
+
+    def __init__(self, policy: TrainablePolicy, learning_rate: Mapping[str, float], *, epsilon: float) -> None:
+        """Take the groups that ``learning_rate`` names; others stay as they are.
+
+        Raises:
+            ConfigError: If a group does not exist, or no rate is given for any.
+        """
+        groups = policy.parameter_groups()
+        for role in learning_rate:
+            if role not in groups:
+                raise ConfigError(
+                    f"learning_rate names '{role}', but policy '{policy.spec.id}' has no such parameter group."
+                    f"{suggest(role, groups)}"
+                )
+        self.roles = [role for role in learning_rate if groups[role]]
+        if not self.roles:
+            raise ConfigError(f"learning_rate names no parameter group.{suggest('', groups)}")
+        self.parameters = {role: groups[role] for role in self.roles}
+        self.active: tuple[str, ...] | None = None
+        """Roles that are trained now; None for all."""
+        self._rates = dict(learning_rate)
+        self._kept: list[torch.Tensor] = []
+        fused = all(item.is_floating_point() for items in self.parameters.values() for item in items)
+        self.adam = torch.optim.Adam(
+            [{"params": self.parameters[role], "lr": learning_rate[role]} for role in self.roles],
+            eps=epsilon,
+            fused=fused,
+        )
+
+    def set_factor(self, factor: float) -> None:
+        """Set all rates to ``factor`` times the configured ones."""
+        for role, group in zip(self.roles, self.adam.param_groups, strict=True):
+            group["lr"] = self._rates[role] * factor
+
+    def step(self, max_grad_norm: float) -> dict[str, float]:
+        """Clip each role's gradient and step; returns ``grad_norm/<role>`` before clipping."""
+        norms: dict[str, float] = {}
+        for role in self.roles:
+            if self.active is not None and role not in self.active:
+                for parameter in self.parameters[role]:
+                    parameter.grad = None
+                continue
+            norm = torch.nn.utils.clip_grad_norm_(self.parameters[role], max_grad_norm or float("inf"), foreach=True)
+            norms[f"grad_norm/{role}"] = norm.item()
+        if not np.isfinite(list(norms.values())).all():
+            raise CheckError(f"The gradient is not finite ({norms}). Lower the learning rate or look at the rewards.")
+        self.adam.step()
+        return norms
+
+    def keep(self) -> None:
+        """Remember parameters and moments for :meth:`restore`."""
+        self._kept = [item.detach().clone() for item in self._tensors()]
+
+    def restore(self) -> None:
+        """Undo all steps since :meth:`keep`; moments that did not exist then become zero."""
+        now = self._tensors()
+        with torch.no_grad():
+            for item, before in zip(now, self._kept, strict=False):
+                item.copy_(before)
+            for item in now[len(self._kept) :]:
+                item.zero_()
+
+    def _tensors(self) -> list[torch.Tensor]:
+        parameters = [item for role in self.roles for item in self.parameters[role]]
+        moments = [self.adam.state[p][key] for p in parameters for key in sorted(self.adam.state.get(p, {}))]
+        return [*parameters, *moments]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return Adam's moments by parameter number, as tensors."""
+        return {"state": {str(key): dict(item) for key, item in self.adam.state_dict()["state"].items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore :meth:`state_dict`."""
+        whole = self.adam.state_dict()
+        whole["state"] = {int(key): dict(item) for key, item in state["state"].items()}
+        self.adam.load_state_dict(whole)
+
+
+def total_loss(
+    policy: TrainablePolicy,
+    batch: Batch,
+    objectives: Sequence[Objective],
+    *,
+    previous: TrainablePolicy,
+    reference: TrainablePolicy,
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """Return the sum of coefficient * loss over objectives with a coefficient other than 0, and their metrics.
+
+    Raises:
+        CheckError: If a loss is not finite.
+    """
+    total = torch.zeros(())
+    metrics: dict[str, float] = {}
+    for objective in objectives:
+        if objective.coefficient == 0.0:
+            continue
+        loss, figures = objective.loss(policy, batch, previous=previous, reference=reference)
+        metrics[f"{objective.name}/loss"] = number = loss.item()
+        if not np.isfinite(number):
+            raise CheckError(
+                f"The loss of objective '{objective.name}' is {number}. Ranges in this minibatch: advantage "
+                f"{_range(batch.advantage)}, return {_range(batch.return_)}, log-prob {_range(batch.sample.log_prob)}."
+            )
+        metrics |= {f"{objective.name}/{key}": figure for key, figure in figures.items()}
+        total = total + objective.coefficient * loss
+    return total, metrics
+
+
+def update(
+    policy: TrainablePolicy,
+    batch: Batch,
+    objectives: Sequence[Objective],
+    optimiser: Optimiser,
+    *,
+    previous: TrainablePolicy,
+    reference: TrainablePolicy,
+    epochs: int,
+    minibatch_size: int,
+    max_grad_norm: float,
+    generator: np.random.Generator,
+    after_epoch: Callable[[Mapping[str, float]], Decision],
+) -> tuple[dict[str, float], Decision]:
+    """Train on a batch.
+
+    Args:
+        policy: Trained in place.
+        batch: All labelled decisions.
+        objectives: What is minimised.
+        optimiser: Holds the parameters.
+        previous: The policy as it is now, frozen.
+        reference: The pretrained policy, frozen.
+        epochs: How often the batch is used, at most.
+        minibatch_size: Decisions per gradient step, about: minibatches of an epoch are equal to one.
+        max_grad_norm: Limit of each role's gradient norm; 0 for none.
+        generator: Shuffles.
+        after_epoch: Receives the epoch's metrics, and decides.
+
+    Returns:
+        Metrics of the last epoch (means over its minibatches), and the decision that ended the update.
+    """
+    shared = SharedEvaluation(policy)
+    view = cast(TrainablePolicy, shared)
+    count = max(1, round(len(batch) / minibatch_size))
+    bounds = np.linspace(0, len(batch), count + 1).astype(int).tolist()
+    whole = sum(item.nbytes for item in batch.observation.values() if isinstance(item, torch.Tensor)) < GATHER_BYTES
+    metrics: dict[str, float] = {}
+    decision = Decision()
+    for epoch in range(epochs):
+        order = torch.from_numpy(generator.permutation(len(batch)))
+        shuffled = batch.take(order) if whole else None
+        rows: list[dict[str, float]] = []
+        for start, stop in itertools.pairwise(bounds):
+            part = shuffled.part(start, stop) if shuffled is not None else batch.take(order[start:stop])
+            shared.forget()
+            loss, figures = total_loss(view, part, objectives, previous=previous, reference=reference)
+            optimiser.adam.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            rows.append(figures | optimiser.step(max_grad_norm))
+        shared.forget()
+        metrics = {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
+        metrics["epochs"] = float(epoch + 1)
+        decision = after_epoch(metrics)
+        if decision.action != "go_on":
+            break
+    return metrics, decision
+
+
+def _range(item: torch.Tensor) -> str:
+    return f"[{item.min().item():.4g}, {item.max().item():.4g}]"
