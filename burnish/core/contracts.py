@@ -137,6 +137,15 @@ class CachingPolicy(TrainablePolicy, Protocol):
 
 
 @runtime_checkable
+class NormalisingPolicy(TrainablePolicy, Protocol):
+    """A policy whose observation normalisation follows the data it sees."""
+
+    def update_normalisation(self, observation: Observation) -> None:
+        """Take in a rollout's observations (B, ...); called after an update, so that log-probs of a rollout hold."""
+        ...
+
+
+@runtime_checkable
 class Teacher(Protocol):
     """An expert that may see privileged observations; labels states and records demonstrations, never deployed."""
 

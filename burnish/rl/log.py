@@ -38,7 +38,7 @@ class RunLog:
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(run / "tensorboard"), purge_step=after + 1)  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(str(run / "tensorboard"), purge_step=after + 1)
 
     def write(self, metrics: Mapping[str, float]) -> None:
         """Write the row of one iteration; ``metrics`` holds ``iteration``."""

@@ -45,8 +45,8 @@ class TrainNumbers:
     max_grad_norm: float = 0.5
     """Limit of the gradient norm of each parameter group; 0 for none."""
     warmup_iterations: int = 0
-    """Iterations at the start in which only the critic learns (objective ``value``, parameter group ``critic``), because
-    advantages of an untrained critic would spoil a pretrained actor. Controllers wait."""
+    """Iterations at the start in which only the critic learns (objective ``value``, parameter group ``critic``),
+    because advantages of an untrained critic would spoil a pretrained actor. Controllers wait."""
     checkpoint_every: int = 10
     """Iterations between checkpoints; the last iteration always has one."""
     keep_checkpoints: int = 3

@@ -67,7 +67,7 @@ class Optimiser:
         self.active: tuple[str, ...] | None = None
         """Roles that are trained now; None for all."""
         self._rates = dict(learning_rate)
-        self._kept: list[torch.Tensor] = []
+        self._kept: dict[tuple[str, int, str], torch.Tensor] = {}
         fused = all(item.is_floating_point() for items in self.parameters.values() for item in items)
         self.adam = torch.optim.Adam(
             [{"params": self.parameters[role], "lr": learning_rate[role]} for role in self.roles],
@@ -97,21 +97,25 @@ class Optimiser:
 
     def keep(self) -> None:
         """Remember parameters and moments for :meth:`restore`."""
-        self._kept = [item.detach().clone() for item in self._tensors()]
+        self._kept = {key: item.detach().clone() for key, item in self._tensors().items()}
 
     def restore(self) -> None:
         """Undo all steps since :meth:`keep`; moments that did not exist then become zero."""
-        now = self._tensors()
         with torch.no_grad():
-            for item, before in zip(now, self._kept, strict=False):
-                item.copy_(before)
-            for item in now[len(self._kept) :]:
-                item.zero_()
+            for key, item in self._tensors().items():
+                if key in self._kept:
+                    item.copy_(self._kept[key])
+                else:
+                    item.zero_()
 
-    def _tensors(self) -> list[torch.Tensor]:
-        parameters = [item for role in self.roles for item in self.parameters[role]]
-        moments = [self.adam.state[p][key] for p in parameters for key in sorted(self.adam.state.get(p, {}))]
-        return [*parameters, *moments]
+    def _tensors(self) -> dict[tuple[str, int, str], torch.Tensor]:
+        found: dict[tuple[str, int, str], torch.Tensor] = {}
+        for role in self.roles:
+            for i, parameter in enumerate(self.parameters[role]):
+                found[role, i, "parameter"] = parameter
+                for name, item in self.adam.state.get(parameter, {}).items():
+                    found[role, i, name] = item
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return Adam's moments by parameter number, as tensors."""
