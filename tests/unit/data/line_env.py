@@ -12,7 +12,7 @@ from burnish.envs.single import VectorEnv
 SPEC = EnvSpec(
     id="test/line",
     observation={
-        "observation.images.top": ArraySpec((16, 24, 3), "uint8"),
+        "observation.images.top": ArraySpec((64, 96, 3), "uint8"),
         "observation.state": ArraySpec((2,), unit="m,m", names=("position", "goal")),
         "privileged.goal": ArraySpec((1,), unit="m"),
     },
@@ -47,8 +47,8 @@ class LineEnv:
         return abs(self.position - self.goal)
 
     def observe(self) -> dict[str, Any]:
-        image = np.full((16, 24, 3), int(self.start.seed) % 200, np.uint8)
-        image[:, int(np.clip(self.position, -2, 2) * 5 + 12)] = 255
+        image = np.full((64, 96, 3), int(self.start.seed) % 200, np.uint8)
+        image[:, int(np.clip(self.position, -2, 2) * 20 + 48)] = 255
         return {
             "observation.images.top": image,
             "observation.state": np.array([self.position, self.goal], np.float32),

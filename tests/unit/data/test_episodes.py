@@ -43,7 +43,7 @@ def test_what_an_episode_holds() -> None:
     assert episode.decision.tolist() == list(range(0, episode.length, 3))
     assert episode.action.shape == (episode.length, 1)
     assert episode.action.dtype == episode.reward.dtype == np.float32
-    assert episode.observation["observation.images.top"].shape == (len(episode.decision), 16, 24, 3)
+    assert episode.observation["observation.images.top"].shape == (len(episode.decision), 64, 96, 3)
     assert "task" not in episode.observation
     position, goal = episode.last_observation["observation.state"]
     assert abs(position - goal) == pytest.approx(episode.metrics["distance"], abs=1e-6)

@@ -81,7 +81,7 @@ def any_episode(draw: st.DrawFn) -> Episode:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(any_episode())
 def test_every_episode_survives_the_disk(episode: Episode) -> None:
     sink = pa.BufferOutputStream()
@@ -246,9 +246,11 @@ def test_a_log_is_a_folder(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from tests.unit.data.test_log import EpisodeLog, episodes
+from burnish.data.episodes import run_episodes
+from burnish.data.log import EpisodeLog
+from tests.unit.data.line_env import chunk_expert, line_env, starts
 log = EpisodeLog(Path(sys.argv[1]))
-written = episodes(4)
+written = list(run_episodes(chunk_expert, line_env(2), starts(4), replan_steps=3, keep_observation=True))
 while True:
     for episode in written:
         print(log.write(episode).name, flush=True)
