@@ -139,8 +139,8 @@ def check_hole_open(model: mujoco.MjModel, clearance: float) -> None:
         mujoco.mj_forward(model, data)
         if bool(data.ncon) != blocked:
             raise EnvError(
-                f"contact/peg_insert: the peg {'is free' if blocked else 'touches'} at {position} m in the hole's frame, "
-                f"where it should {'touch' if blocked else 'be free'}. The collision geometry is wrong."
+                f"contact/peg_insert: the peg {'is free' if blocked else 'touches'} at {position} m in the hole's "
+                f"frame, where it should {'touch' if blocked else 'be free'}. The collision geometry is wrong."
             )
 
 

@@ -216,7 +216,7 @@ class Rig:
             sensor[i] = sensordata
             path[i, :entries] = qpos
             contact[i] = data.ncon
-        tared = sensor - self._tare
+        tared = self._tare - sensor  # MuJoCo reports what the tip does to the wrist the other way round
         filtered = self._filter(tared, self._wrench)
         self._wrench = filtered[-1]
         return Readings(
