@@ -91,6 +91,10 @@ def progress(iterations: int, console: Console | None = None) -> Iterator[Callab
             bar.update(task, completed=iteration, figures=figures)
             if not console.is_terminal and (iteration % every == 0 or iteration == iterations):
                 left = metrics["seconds"] / iteration * (iterations - iteration)
-                console.print(f"iteration {iteration}/{iterations}  about {left:.0f} s left  {figures}")
+                console.print(
+                    f"iteration {iteration}/{iterations}  about {left:.0f} s left  {figures}",
+                    soft_wrap=True,
+                    highlight=False,
+                )
 
         yield report
