@@ -1,0 +1,85 @@
+"""PAC-ACT (arXiv 2607.09590): chunk-level PPO for a pretrained action-chunking transformer, near its own prior.
+
+The actor is the pretrained ACT without its CVAE, with a Gaussian of learned width around its chunk. The critic copies the
+encoder and also sees privileged entries while training. The update is clipped, held near the policy before it (beta1),
+and the reward pays for leaving the pretrained policy (beta2).
+"""
+
+from dataclasses import dataclass
+
+from burnish.cli.options import Component
+from burnish.cli.train import Run
+from burnish.cli.training import Setup, post_train
+from burnish.envs.contact import contour
+from burnish.policies import act
+from burnish.rl.controllers.early_stop import Config as EarlyStop
+from burnish.rl.labelers.advantage_normalisation import Config as AdvantageNormalisation
+from burnish.rl.labelers.behaviour_prior import Config as BehaviourPrior
+from burnish.rl.labelers.gae import Config as Gae
+from burnish.rl.objectives.clipped_ratio import Config as ClippedRatio
+from burnish.rl.objectives.divergence import Config as Divergence
+from burnish.rl.objectives.entropy import Config as Entropy
+from burnish.rl.objectives.value import Config as Value
+from burnish.rl.samplers.uniform import Config as Uniform
+from burnish.rl.train import TrainNumbers
+
+
+@dataclass(frozen=True)
+class Config:
+    """Post-train a pretrained chunk policy on contact tasks.
+
+    Numbers marked "paper" are PAC-ACT's; the others are ours.
+    """
+
+    env: Component = contour.Config()
+    """The environment."""
+    policy: Component = act.Config()
+    """The policy; ``--policy.path`` takes a stock lerobot folder."""
+    checkpoint: str = ""
+    """Run or checkpoint folder of the pretrained policy."""
+    num_envs: int = 32
+    """Environments run at once."""
+    workers: int = 0
+    """Worker processes; 0 runs in this process."""
+    sampler: Uniform = Uniform(tasks=("shift",))
+    """Which Starts run."""
+    behaviour_prior: BehaviourPrior = BehaviourPrior()
+    """Penalty in the reward for leaving the pretrained policy; beta2 = 2.0 in the paper."""
+    gae: Gae = Gae()
+    """Advantages over chunks."""
+    advantage_normalisation: AdvantageNormalisation = AdvantageNormalisation()
+    """Scale of advantages."""
+    clipped_ratio: ClippedRatio = ClippedRatio()
+    """The surrogate."""
+    divergence: Divergence = Divergence(to="previous", coefficient=3.0)
+    """KL to the policy before the update; beta1 = 3.0 in the paper."""
+    value: Value = Value()
+    """The critic."""
+    entropy: Entropy = Entropy(coefficient=0.0)
+    """Entropy bonus."""
+    early_stop: EarlyStop = EarlyStop()
+    """End of an update that moves too far."""
+    numbers: TrainNumbers = TrainNumbers()
+    """Numbers of the loop."""
+
+    def run(self, run: Run) -> int:
+        """Train."""
+        optional = ((self.divergence, self.divergence.coefficient), (self.entropy, self.entropy.coefficient))
+        setup = Setup(
+            recipe="pac_act",
+            env=self.env,
+            policy=self.policy,
+            checkpoint=self.checkpoint,
+            num_envs=self.num_envs,
+            workers=self.workers,
+            sampler=self.sampler,
+            labelers=[
+                *([self.behaviour_prior] if self.behaviour_prior.coefficient else []),
+                self.gae,
+                self.advantage_normalisation,
+            ],
+            objectives=[self.clipped_ratio, self.value, *(item for item, weight in optional if weight)],
+            controllers=[self.early_stop],
+            numbers=self.numbers,
+        )
+        return post_train(setup, run)

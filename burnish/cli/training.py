@@ -1,0 +1,96 @@
+"""What recipes share: from chosen configurations to built objects, to a run of the trainer."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from burnish.cli.building import build_env, build_policy, describe
+from burnish.cli.console import console, say
+from burnish.cli.train import Run
+from burnish.core.errors import ConfigError
+from burnish.core.seeding import stream
+from burnish.rl.checkpoint import load_policy, read_description, resolve
+from burnish.rl.log import progress
+from burnish.rl.train import Parts, TrainNumbers, train
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that a reinforcement-learning recipe hands over."""
+
+    recipe: str
+    """Id of the recipe."""
+    env: Any
+    """Configuration of the environment."""
+    policy: Any
+    """Configuration of the policy."""
+    checkpoint: str
+    """Run or checkpoint folder of the pretrained policy; "" to begin with fresh weights."""
+    num_envs: int
+    """Environments run at once."""
+    workers: int
+    """Worker processes; 0 runs in this process."""
+    sampler: Any
+    """Configuration of the sampler."""
+    labelers: Sequence[Any]
+    """Configurations, in order of work."""
+    objectives: Sequence[Any]
+    """Configurations; their losses are added."""
+    controllers: Sequence[Any]
+    """Configurations, in order of work."""
+    numbers: TrainNumbers
+    """Numbers of the loop."""
+
+
+def post_train(setup: Setup, run: Run) -> int:
+    """Build everything, train, and say where the result is."""
+    policy_config = start_from(setup.policy, setup.checkpoint)
+    env = build_env(setup.env, setup.num_envs, setup.workers)
+    try:
+        policy = build_policy(policy_config, env.spec, seed=setup.numbers.seed)
+        if setup.checkpoint and policy_config is setup.policy:
+            load_policy(resolve(Path(setup.checkpoint)), policy)
+        parts = Parts(
+            sampler=setup.sampler.build(env.spec, generator=stream(setup.numbers.seed, "sampler")),
+            labelers=tuple(item.build() for item in setup.labelers),
+            objectives=tuple(item.build() for item in setup.objectives),
+            controllers=tuple(item.build() for item in setup.controllers),
+        )
+        replan = setup.numbers.replan_steps or policy.spec.chunk_steps
+        description = describe(setup.recipe, policy_config, setup.env, env.spec, replan)
+        with progress(setup.numbers.iterations, console) as report:
+            result = train(
+                policy,
+                env,
+                parts,
+                setup.numbers,
+                run=run.directory,
+                description=description,
+                resume=run.resume,
+                report=report,
+            )
+    finally:
+        env.close()
+    say(f"\nEnded after {result.iterations} iterations: {result.reason}. Next: burnish eval {run.directory}")
+    return 0
+
+
+def start_from(policy: Any, checkpoint: str) -> Any:
+    """Return the policy configuration with its ``path`` set to a checkpoint's policy folder, where it has one.
+
+    Raises:
+        ConfigError: If the checkpoint holds another kind of policy.
+    """
+    if not checkpoint:
+        return policy
+    from burnish import registry
+
+    directory = resolve(Path(checkpoint))
+    found, wanted = read_description(directory)["policy"]["id"], registry.name_of("policy", policy)
+    if found != wanted:
+        raise ConfigError(f"{checkpoint} holds a policy of kind '{found}', not '{wanted}': use --policy {found}.")
+    if "path" not in {field.name for field in dataclasses.fields(policy)}:
+        return policy
+    return dataclasses.replace(policy, path=str(directory / "policy"))
