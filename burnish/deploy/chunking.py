@@ -129,6 +129,11 @@ class ChunkScheduler:
         left = newest.begin + self._replan_steps - self._tick
         return left <= self.config.prefetch_steps and not self._unused
 
+    def has_action(self) -> bool:
+        """Return whether a planned action is there for the tick to come."""
+        newest = self._plans[-1] if self._plans else None
+        return newest is not None and newest.covers(self._tick) and not self._is_tail(newest)
+
     def ask(self) -> None:
         """Note that a chunk was asked for with the observation of now."""
         if self._asked is not None:
@@ -157,10 +162,10 @@ class ChunkScheduler:
 
     def next(self) -> Tick:
         """Return what to do at this control tick, and count it if it is a planned action."""
-        newest = self._plans[-1] if self._plans else None
-        if newest is None or not newest.covers(self._tick) or self._is_tail(newest):
+        if not self.has_action():
             kind: Literal["hold", "wait"] = "wait" if self._last is None else "hold"
             return Tick(kind, None if self._last is None else self._last.copy(), self._chunks - 1, -1)
+        newest = self._plans[-1]
         index = self._tick - newest.begin
         action = self._action(newest, index)
         self._last = action

@@ -1,0 +1,179 @@
+"""A run on disk as it happens, and its replay: one JSON line per control tick, one file per decision.
+
+``ticks.jsonl`` begins with a header and grows by one flushed line per tick, so a killed run keeps all but its last.
+``decisions/<n>.npz`` holds what the policy saw and answered; :func:`replay` asks a policy again and compares.
+"""
+
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from burnish.core.errors import ConfigError, DatasetError
+from burnish.core.seeding import stream
+from burnish.core.spec import TASK_KEY, Array, Observation
+from burnish.deploy.observations import ActingPolicy
+
+_FORMAT = "burnish ticks 1"
+_CHUNK = "answer.action_chunk"
+
+
+class TickLog:
+    """Writes a run into an empty folder; decisions are written by a thread, since images take milliseconds."""
+
+    def __init__(self, directory: Path, header: Mapping[str, Any]) -> None:
+        """Create the folder and write the header.
+
+        Raises:
+            ConfigError: If the folder holds a run already.
+        """
+        if (directory / "ticks.jsonl").exists():
+            raise ConfigError(f"'{directory}' holds a run already; choose another folder for the log.")
+        (directory / "decisions").mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._file = (directory / "ticks.jsonl").open("w", encoding="utf-8")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="tick log")
+        self._pending: list[Future[None]] = []
+        self.tick({"format": _FORMAT, **header})
+
+    def tick(self, row: Mapping[str, Any]) -> None:
+        """Append one line and flush it."""
+        self._file.write(json.dumps(row, default=_plain) + "\n")
+        self._file.flush()
+
+    def decision(self, number: int, observation: Observation, chunk: Array) -> None:
+        """Store what the policy saw (N = 1) and answered (K, A)."""
+        arrays = {key: np.array(item) for key, item in observation.items()}
+        arrays[_CHUNK] = np.array(chunk)
+        self._collect(wait=False)
+        self._pending.append(self._writer.submit(_write, self._directory / "decisions" / f"{number:06d}.npz", arrays))
+
+    def close(self) -> None:
+        """Finish writing.
+
+        Raises:
+            OSError: If a decision could not be written, for example because the disk is full.
+        """
+        self._file.close()
+        self._writer.shutdown()
+        self._collect(wait=True)
+
+    def _collect(self, *, wait: bool) -> None:
+        """Raise what writing raised."""
+        for future in [future for future in self._pending if wait or future.done()]:
+            self._pending.remove(future)
+            future.result()
+
+
+def read_ticks(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return (header, one row per tick); a last line that was cut off by a crash is left out.
+
+    Raises:
+        DatasetError: If there is no log, or a line before the last is damaged.
+    """
+    path = directory / "ticks.jsonl"
+    if not path.is_file():
+        raise DatasetError(f"'{directory}' holds no run: there is no ticks.jsonl.")
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines[:-1]):  # what follows the last newline is empty, or cut off
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise DatasetError(f"'{path}' line {number + 1} is damaged: {error}.") from error
+    if not rows or rows[0].get("format") != _FORMAT:
+        raise DatasetError(f"'{path}' does not begin with a header of format '{_FORMAT}'.")
+    return rows[0], rows[1:]
+
+
+@dataclass(frozen=True)
+class ReplayReport:
+    """How a policy's answers differ from the logged ones."""
+
+    decisions: int
+    """How many were compared."""
+    different: int
+    """How many differ in any number."""
+    max_difference: float
+    """Largest absolute difference, in action units."""
+    first: int
+    """Number of the first decision that differs; -1 for none."""
+
+    @property
+    def same(self) -> bool:
+        """Whether every answer is equal, bit for bit."""
+        return self.different == 0
+
+    def text(self) -> str:
+        """Return one line for a terminal."""
+        if self.same:
+            return f"replay: {self.decisions} decisions, all equal to the log"
+        return (
+            f"replay: {self.different} of {self.decisions} decisions differ from the log, first number {self.first}, "
+            f"by up to {self.max_difference:.3g}"
+        )
+
+
+def replay(policy: ActingPolicy, directory: Path) -> ReplayReport:
+    """Ask a policy again for every logged decision and compare its chunks with the log.
+
+    Raises:
+        DatasetError: If the log is damaged, holds no decision, or holds chunks of another shape.
+    """
+    header, _ = read_ticks(directory)
+    different, worst, first, count = 0, 0.0, -1, 0
+    for number, observation, chunk in read_decisions(directory):
+        sample = policy.act(
+            observation,
+            generator=stream(header["seed"], "decision", number),
+            deterministic=header["deterministic"],
+        )
+        answer = np.asarray(sample.action_chunk, np.float32)[0]
+        if answer.shape != chunk.shape:
+            raise DatasetError(f"The log holds chunks of shape {chunk.shape}, the policy answers {answer.shape}.")
+        count += 1
+        if not np.array_equal(answer, chunk, equal_nan=True):
+            first = number if first < 0 else first
+            different += 1
+            worst = max(worst, float(np.abs(answer.astype(float) - chunk).max()))
+    if not count:
+        raise DatasetError(f"'{directory}' holds no decision to replay.")
+    return ReplayReport(count, different, worst, first)
+
+
+def read_decisions(directory: Path) -> Iterator[tuple[int, Observation, Array]]:
+    """Yield (number, observation with N = 1, chunk (K, A)) of each logged decision, in order.
+
+    Raises:
+        DatasetError: If a file is damaged.
+    """
+    for path in sorted((directory / "decisions").glob("*.npz")):
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+                arrays = {key: stored[key] for key in stored.files}
+            chunk = arrays.pop(_CHUNK)
+            observation: Observation = {**arrays, TASK_KEY: [str(text) for text in arrays[TASK_KEY]]}
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise DatasetError(f"'{path}' is damaged: {error}.") from error
+        yield int(path.stem), observation, chunk
+
+
+def _write(path: Path, arrays: dict[str, Array]) -> None:
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+    partial.rename(path)
+
+
+def _plain(value: Any) -> Any:
+    """Return vectors and scalars as JSON values; JSON has no nan and inf, so they become text."""
+    if isinstance(value, np.ndarray):
+        return [number if np.isfinite(number) else str(number) for number in value.tolist()]
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"Cannot write a {type(value).__name__} to the tick log.")
