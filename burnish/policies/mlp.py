@@ -21,6 +21,7 @@ from burnish.core.step import ActionSample, Evaluation
 from burnish.nn import gaussian
 from burnish.nn.mlp import ACTIVATIONS, forward_numpy, make_mlp, torch_generator
 from burnish.nn.normalise import RunningMoments, Statistics, affine, affine_of
+from burnish.nn.tensors import as_tensor
 
 CLIP = 10.0
 """Normalised observations are cut at +- this, so that one odd sensor reading does not saturate the network."""
@@ -279,8 +280,7 @@ class MLPPolicy(nn.Module):
         return ((x - self.state_mean) / self.state_scale).clamp(-CLIP, CLIP)
 
     def _gather(self, observation: Mapping[str, Any], keys: tuple[str, ...]) -> torch.Tensor:
-        device = self.action_mean.device
-        parts = [torch.as_tensor(observation[key], dtype=torch.float32, device=device) for key in keys]
+        parts = [as_tensor(observation[key], self.action_mean) for key in keys]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def _log_std(self, steps: int) -> torch.Tensor:
@@ -288,8 +288,7 @@ class MLPPolicy(nn.Module):
         return log_std[:steps].expand(steps, -1)
 
     def _normalised(self, action_chunk: Any) -> torch.Tensor:
-        action = torch.as_tensor(action_chunk, dtype=torch.float32, device=self.action_mean.device)
-        return (action - self.action_mean) / self.action_scale
+        return (as_tensor(action_chunk, self.action_mean) - self.action_mean) / self.action_scale
 
 
 def _width(specs: Mapping[str, ArraySpec]) -> int:

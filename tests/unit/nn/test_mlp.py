@@ -11,9 +11,8 @@ def test_numpy_forward_equals_torch_and_follows_the_weights(activation):
     x = np.random.default_rng(1).normal(size=(7, 5)).astype(np.float32)
     for _ in range(2):
         np.testing.assert_allclose(forward_numpy(network, x), network(torch.from_numpy(x)).detach(), atol=1e-6)
-        optimiser = torch.optim.AdamW(network.parameters(), lr=0.1, fused=True)
-        network(torch.from_numpy(x)).square().sum().backward()
-        optimiser.step()
+        with torch.no_grad():
+            network[0].weight.add_(0.1)
 
 
 def test_weights_come_from_the_generator_alone():
