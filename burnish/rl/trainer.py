@@ -15,11 +15,11 @@ from burnish.core.seeding import stream
 from burnish.core.spec import check_fit, to_json
 from burnish.data.rollout import Rollout
 from burnish.rl.checkpoint import atomic_directory, last_checkpoint, load_policy, load_training, save_run_checkpoint
-from burnish.rl.checks import DegenerateGroups, check_objectives, check_same_run
 from burnish.rl.collect import Collector
 from burnish.rl.losses import explained_variance
 from burnish.rl.numbers import Parts, TrainNumbers
 from burnish.rl.prepare import prepare
+from burnish.rl.run_checks import DegenerateGroups, check_objectives, check_same_run
 from burnish.rl.update import Optimiser, update
 
 STRENGTH = ("go_on", "stop_epochs", "revert", "stop")
