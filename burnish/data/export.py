@@ -12,19 +12,35 @@ import numpy as np
 
 from burnish.core.errors import DatasetError, require
 from burnish.core.spec import PRIVILEGED_PREFIX, ArraySpec, EnvSpec, to_json
+from burnish.core.step import Start
 from burnish.data.durable import durable_folder
 from burnish.data.episodes import Episode
 
 SIDE_CAR = "meta/burnish.json"
 """What LeRobot has no field for: the env spec, the exact control step, and where each episode began."""
-FPS_TOLERANCE = 0.01
+FPS_TOLERANCE = 0.02
 """How far fps may be from 1 / control_dt, as a share: LeRobot needs whole frames per second."""
 IMAGE_THREADS = 2
+VIDEO_MIN_SIDE = 64
+"""SVT-AV1 stops the process on smaller pictures."""
 
 
 def fps_of(env_spec: EnvSpec) -> int:
     """Return the whole number of frames per second nearest to 1 / control_dt."""
     return max(1, round(1.0 / env_spec.control_dt))
+
+
+def check_fps(env_spec: EnvSpec, fps: int) -> None:
+    """Refuse a frame rate that is not that of the environment.
+
+    Raises:
+        DatasetError: Says what fits.
+    """
+    if fps < 1 or abs(fps * env_spec.control_dt - 1) > FPS_TOLERANCE:
+        raise DatasetError(
+            f"fps is {fps}, but '{env_spec.id}' acts every {env_spec.control_dt} s, which is "
+            f"{1 / env_spec.control_dt:.4g} Hz. Use fps={fps_of(env_spec)}, or change control_dt to 1 / a whole number."
+        )
 
 
 def write_lerobot(
@@ -45,7 +61,7 @@ def write_lerobot(
         directory: Where the dataset shall be.
         episodes: Recorded with ``replan_steps=1`` and ``keep_observation=True``: one observation per action.
         env_spec: Describes their entries.
-        fps: Frames per second; within 1 % of 1 / control_dt.
+        fps: Frames per second; within 2 % of 1 / control_dt.
         privileged: Whether to write ``privileged.*`` entries, which no deployed policy has.
         outcome: Whether to write ``next.reward``, ``next.success`` and ``next.done``.
         videos: Whether to store images as compressed video (lossy) instead of PNG.
@@ -58,13 +74,10 @@ def write_lerobot(
         MissingExtraError: If lerobot is not installed.
     """
     require("lerobot", "lerobot", "writing a LeRobotDataset")
-    if fps < 1 or abs(fps * env_spec.control_dt - 1) > FPS_TOLERANCE:
-        raise DatasetError(
-            f"fps is {fps}, but '{env_spec.id}' acts every {env_spec.control_dt} s, which is "
-            f"{1 / env_spec.control_dt:.4g} Hz. Use fps={fps_of(env_spec)}, or change control_dt to 1 / a whole number."
-        )
+    check_fps(env_spec, fps)
+    if videos:
+        _check_video_size(env_spec)
     keys = dict(env_spec.observation if privileged else env_spec.public_observation)
-    written: list[dict[str, Any]] = []
     with durable_folder(directory, create=False) as temporary, _quiet():
         from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
@@ -78,23 +91,27 @@ def write_lerobot(
             video_backend="pyav",
             image_writer_threads=IMAGE_THREADS if env_spec.image_keys else 0,
         )
-        try:
-            for episode in episodes:
-                check_episode(episode, keys, env_spec)
-                for frame in _frames(episode, keys, outcome=outcome):
-                    dataset.add_frame(frame)
-                dataset.save_episode()
-                written.append({"start": asdict(episode.start), "success": episode.success, "length": episode.length})
-        finally:
-            if dataset.writer.image_writer is not None:
-                dataset.writer.image_writer.stop()
-                dataset.writer.image_writer = None
-            dataset.finalize()
+        written = _fill(dataset, episodes, keys, env_spec, outcome=outcome)
         if not written:
             raise DatasetError("There is no episode to write; LeRobot cannot hold an empty dataset.")
-        side_car = {"format_version": 1, "env_spec": to_json(env_spec), "episodes": written}
-        (temporary / SIDE_CAR).write_text(json.dumps(side_car, indent=1), encoding="utf-8")
+        _write_side_car(temporary / SIDE_CAR, env_spec, privileged=privileged, episodes=written)
     return len(written)
+
+
+def _fill(
+    dataset: Any, episodes: Iterable[Episode], keys: dict[str, ArraySpec], env_spec: EnvSpec, *, outcome: bool
+) -> list[dict[str, Any]]:
+    written: list[dict[str, Any]] = []
+    try:
+        for episode in episodes:
+            check_episode(episode, keys, env_spec)
+            for frame in _frames(episode, keys, outcome=outcome):
+                dataset.add_frame(frame)
+            dataset.save_episode()
+            written.append(asdict(episode.start))
+    finally:
+        dataset.finalize()
+    return written
 
 
 def check_episode(episode: Episode, keys: dict[str, ArraySpec], env_spec: EnvSpec) -> None:
@@ -119,6 +136,36 @@ def check_episode(episode: Episode, keys: dict[str, ArraySpec], env_spec: EnvSpe
         if array.shape[1:] != spec.shape or array.dtype != spec.dtype:
             raise DatasetError(
                 f"{where}: '{key}' is {array.dtype} {array.shape[1:]}, the spec says {spec.dtype} {spec.shape}."
+            )
+
+
+def _write_side_car(path: Path, env_spec: EnvSpec, *, privileged: bool, episodes: list[dict[str, Any]]) -> None:
+    side_car = {"format_version": 1, "env_spec": to_json(env_spec), "privileged": privileged, "episodes": episodes}
+    path.write_text(json.dumps(side_car, indent=1), encoding="utf-8")
+
+
+def exported_starts(directory: Path, env_spec: EnvSpec, *, privileged: bool) -> list[Start] | None:
+    """Return the Starts of the episodes in a dataset that :func:`write_lerobot` wrote, None if it is not there.
+
+    Args:
+        directory: The dataset.
+        env_spec: A dataset of another environment counts as not there.
+        privileged: A dataset with other entries, too.
+    """
+    try:
+        plain = json.loads((directory / SIDE_CAR).read_text(encoding="utf-8"))
+        same = plain["env_spec"] == to_json(env_spec) and plain["privileged"] == privileged
+        return [Start(**start) for start in plain["episodes"]] if same else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _check_video_size(env_spec: EnvSpec) -> None:
+    for key in env_spec.image_keys:
+        if min(env_spec.observation[key].shape[:2]) < VIDEO_MIN_SIDE:
+            raise DatasetError(
+                f"'{key}' of '{env_spec.id}' is {env_spec.observation[key].shape}; LeRobot's AV1 encoder needs at "
+                f"least {VIDEO_MIN_SIDE} pixels a side. Write images instead (videos=False)."
             )
 
 

@@ -333,6 +333,12 @@ def test_wrong_fps_on_writing(tmp_path: Path, fps: int) -> None:
         write_lerobot(tmp_path / "set", [], SPEC, fps=fps)
 
 
+def test_pictures_too_small_for_video(tmp_path: Path) -> None:
+    small = {**SPEC.observation, TOP: ArraySpec((16, 24, 3), "uint8")}
+    with pytest.raises(DatasetError, match="at least 64 pixels a side"):
+        write_lerobot(tmp_path / "set", [], replace(SPEC, observation=small), fps=10, videos=True)
+
+
 def test_episodes_that_cannot_be_exported() -> None:
     (good,) = run_episodes(expert, line_env(1), starts(1), replan_steps=1, keep_observation=True)
     keys = SPEC.public_observation
