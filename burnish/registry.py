@@ -88,3 +88,10 @@ def to_json(kind: str, config: Any) -> dict[str, Any]:
 def from_json(kind: str, value: dict[str, Any]) -> Any:
     """Rebuild a configuration from :func:`to_json`."""
     return from_plain(load(kind, value["id"]), value["config"], f"{kind} '{value['id']}'")
+
+
+def register_envs() -> list[str]:
+    """Make every environment known to Gymnasium, as ``burnish/<id, "/" written "-">-v0``, and return those ids."""
+    from burnish.envs.registration import register
+
+    return register(modules("env"))

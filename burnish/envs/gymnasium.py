@@ -123,7 +123,7 @@ class GymnasiumEnv:
 
     def advance(self, action: Array) -> tuple[float, bool, bool]:
         """Execute one action, clipped to the limits of the space."""
-        command = np.clip(action, self._low, self._high).astype(self._dtype, copy=False)
+        command = np.minimum(np.maximum(action, self._low), self._high).astype(self._dtype, copy=False)
         self._raw, reward, terminated, truncated, info = self._env.step(command)
         self._steps += 1
         self._return += float(reward)
