@@ -1,0 +1,44 @@
+"""An environment and an expert that others wrote, through the Gymnasium adapter."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from burnish.core.step import Start
+from burnish.envs.gymnasium import STATE_KEY, Config
+
+pytest.importorskip("metaworld")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CONFIG = Config(
+    env_id="metaworld_mujoco:Meta-World/MT1",
+    kwargs=(("env_name", "peg-insert-side-v3"), ("seed", 0)),
+    task="Insert the peg into the hole in the side of the box.",
+    max_episode_steps=500,
+)
+
+
+def test_scripted_expert_inserts_the_peg(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, str(EXAMPLES)])
+    env = CONFIG.build(4)
+    from metaworld.policies import SawyerPegInsertionSideV3Policy
+
+    expert = SawyerPegInsertionSideV3Policy()
+    starts = [Start(CONFIG.task, 0, seed) for seed in (2, 3, 5, 9)]
+    first = observation = env.reset(starts)
+    for _ in range(160):
+        action = np.stack([expert.get_action(state.astype(np.float64)) for state in observation[STATE_KEY]])
+        step = env.step(action[:, None].astype(np.float32))
+        observation = step.observation
+    assert step.metrics["success"].mean() >= 0.75
+    assert not step.done.any()
+    again = env.reset(starts[::-1])
+    np.testing.assert_array_equal(again[STATE_KEY], first[STATE_KEY][::-1])
+    assert len({tuple(goal) for goal in first[STATE_KEY][:, -3:]}) > 1
+    step = env.step(np.zeros((4, 501, 4), np.float32))
+    assert step.executed.tolist() == [500] * 4
+    assert step.truncated.all()
+    env.close()
