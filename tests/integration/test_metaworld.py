@@ -23,22 +23,22 @@ CONFIG = Config(
 
 def test_scripted_expert_inserts_the_peg(monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path, str(EXAMPLES)])
-    env = CONFIG.build(4)
+    env = CONFIG.build(2)
     from metaworld.policies import SawyerPegInsertionSideV3Policy
 
     expert = SawyerPegInsertionSideV3Policy()
-    starts = [Start(CONFIG.task, 0, seed) for seed in (2, 3, 5, 9)]
+    starts = [Start(CONFIG.task, 0, seed) for seed in (2, 3)]
     first = observation = env.reset(starts)
-    for _ in range(160):
+    for _ in range(120):
         action = np.stack([expert.get_action(state.astype(np.float64)) for state in observation[STATE_KEY]])
         step = env.step(action[:, None].astype(np.float32))
         observation = step.observation
-    assert step.metrics["success"].mean() >= 0.75
+    assert step.metrics["success"].tolist() == [1.0, 1.0]
     assert not step.done.any()
     again = env.reset(starts[::-1])
     np.testing.assert_array_equal(again[STATE_KEY], first[STATE_KEY][::-1])
     assert len({tuple(goal) for goal in first[STATE_KEY][:, -3:]}) > 1
-    step = env.step(np.zeros((4, 501, 4), np.float32))
-    assert step.executed.tolist() == [500] * 4
+    step = env.step(np.zeros((2, 501, 4), np.float32))
+    assert step.executed.tolist() == [500] * 2
     assert step.truncated.all()
     env.close()
