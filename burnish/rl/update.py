@@ -124,7 +124,9 @@ class Optimiser:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
         whole = self.adam.state_dict()
-        whole["state"] = {int(key): dict(item) for key, item in state["state"].items()}
+        whole["state"] = {
+            int(key): {name: tensor.clone() for name, tensor in item.items()} for key, item in state["state"].items()
+        }
         self.adam.load_state_dict(whole)
 
 
