@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burnish.core.errors import ConfigError, ProtocolError
@@ -47,6 +47,7 @@ def cases(draw: st.DrawFn) -> tuple[int, Config, list[int]]:
     return steps, config, draw(st.lists(st.integers(0, 25), min_size=1, max_size=6))
 
 
+@settings(max_examples=60, deadline=None)
 @given(cases())
 def test_no_plan_tick_is_skipped_or_repeated_and_starvation_holds(case: tuple[int, Config, list[int]]) -> None:
     steps, config, delays = case
@@ -64,6 +65,7 @@ def test_no_plan_tick_is_skipped_or_repeated_and_starvation_holds(case: tuple[in
     assert len(planned) >= 80 // (max(delays) + 1) - 1
 
 
+@settings(max_examples=60, deadline=None)
 @given(cases())
 def test_a_cold_start_begins_at_index_0_whatever_the_delay(case: tuple[int, Config, list[int]]) -> None:
     steps, config, delays = case
@@ -73,6 +75,7 @@ def test_a_cold_start_begins_at_index_0_whatever_the_delay(case: tuple[int, Conf
     assert sum(tick.kind == "wait" for tick in done) == delays[0]
 
 
+@settings(max_examples=60, deadline=None)
 @given(cases())
 def test_without_delay_and_prefetch_exactly_replan_steps_of_each_chunk_run(case: tuple[int, Config, list[int]]) -> None:
     steps, config, _ = case
@@ -135,6 +138,7 @@ def test_ensembling_weighs_the_oldest_chunk_most() -> None:
     )
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-5, 5, width=32), min_size=2, max_size=6), st.floats(-2, 2))
 def test_ensembles_stay_within_their_members(values: list[float], decay: float) -> None:
     scheduler = ChunkScheduler(Config(replan_steps=1, ensemble_decay=decay), ArraySpec((1,)), 8)

@@ -119,7 +119,7 @@ steps = st.lists(st.tuples(numbers, numbers, st.floats(0, 70)), min_size=1, max_
 
 
 @given(steps, st.sampled_from(["hold", "zero"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_whatever_comes_what_is_sent_is_finite_within_limits_and_slow(steps: list[Any], at_stop: str) -> None:
     safety = chain(max_rate=2.0, force_key="observation.state", force_entries=(0,), at_stop=at_stop)
     before = None
