@@ -8,7 +8,9 @@ from burnish.cli.console import console, say
 from burnish.cli.options import parse, wants_help
 from burnish.core.errors import ConfigError, DatasetError
 from burnish.evaluation.compare import compare
+from burnish.evaluation.report import Films, write_report
 from burnish.evaluation.result import EvaluationResult, write_text
+from burnish.evaluation.videos import load_videos
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class Options:
     name: str = "default"
     """Name of the evaluation inside a run folder."""
     out: str = ""
-    """Folder for comparison.json and report.html; inside AFTER when empty."""
+    """Folder for comparison.json and comparison.html; beside the evaluation of AFTER when empty."""
 
 
 def find_evaluation(path: Path, name: str) -> Path:
@@ -52,5 +54,11 @@ def run(arguments: list[str]) -> int:
         say(f"[yellow]note:[/] {warning}")
     folder = Path(options.out) if options.out else after_file.parent
     write_text(folder / "comparison.json", json.dumps(comparison.to_plain(), indent=1))
-    say(f"\nComparison: {folder / 'comparison.json'}")
+    runs = [after_path] if (after_path / "metrics.jsonl").is_file() else []
+    films = Films(load_videos(before_file.parent / "videos"), load_videos(after_file.parent / "videos"))
+    commands = [f"burnish compare {before_path} {after_path} --name {options.name}"]
+    report = write_report(
+        folder / "comparison.html", [after], before=[before], runs=runs, films=films, commands=commands
+    )
+    say(f"\nComparison: {folder / 'comparison.json'}\nReport: {report}")
     return 0

@@ -8,8 +8,14 @@ from burnish import registry
 from burnish.cli.building import Loaded, build_env, load_checkpoint
 from burnish.cli.console import console, progress, say
 from burnish.cli.options import Component, choose_components, parse, wants_help, with_components
-from burnish.core.errors import ConfigError
+from burnish.core.contracts import Policy, VecEnv
+from burnish.core.errors import ConfigError, EnvError
 from burnish.core.step import evaluation_starts
+from burnish.evaluation.evaluate import evaluate
+from burnish.evaluation.report import Films, write_report
+from burnish.evaluation.result import FILE_NAME, EvaluationResult
+from burnish.evaluation.videos import Video, record_videos
+from burnish.rl.checkpoint import read_description, resolve
 
 
 @dataclass(frozen=True)
@@ -67,12 +73,10 @@ def output_folder(path: Path, options: Options) -> Path:
 
 
 def _env_of(path: Path) -> Any:
-    from burnish.rl.checkpoint import read_description, resolve
-
     return registry.from_json("env", read_description(resolve(path))["env"])
 
 
-def evaluate_checkpoint(loaded: Loaded, options: Options, folder: Path) -> Any:
+def evaluate_checkpoint(loaded: Loaded, options: Options, folder: Path) -> EvaluationResult:
     """Run the episodes, write ``evaluation.json``, videos and ``report.html`` into a folder, and print the table.
 
     Args:
@@ -83,8 +87,6 @@ def evaluate_checkpoint(loaded: Loaded, options: Options, folder: Path) -> Any:
     Returns:
         The :class:`burnish.evaluation.result.EvaluationResult`.
     """
-    from burnish.evaluation.evaluate import evaluate
-
     env = build_env(options.env, options.num_envs, options.workers)
     try:
         starts = evaluation_starts(
@@ -108,11 +110,27 @@ def evaluate_checkpoint(loaded: Loaded, options: Options, folder: Path) -> Any:
                 },
                 progress=lambda done, total, good: bar.update(task, completed=done, note=f"success {good}/{done}"),
             )
+        result.save(folder)
+        console.print(result.table())
+        for alarm in result.alarms:
+            say(f"[yellow]look at this:[/] {alarm}")
+        films = Films(after=film(loaded.policy, env, result, folder / "videos", options.videos))
     finally:
         env.close()
-    result.save(folder)
-    console.print(result.table())
-    for alarm in result.alarms:
-        say(f"[yellow]look at this:[/] {alarm}")
-    say(f"\nResult: {folder / 'evaluation.json'}")
+    run_folder = loaded.directory.parent.parent
+    runs = [run_folder] if (run_folder / "metrics.jsonl").is_file() else []
+    report = write_report(folder / "report.html", [result], runs=runs, films=films)
+    say(f"\nResult: {folder / FILE_NAME}\nReport: {report}")
     return result
+
+
+def film(policy: Policy, env: VecEnv, result: EvaluationResult, folder: Path, count: int) -> list[Video]:
+    """Film the first successes and failures; says so, and goes on, where the environment cannot be drawn here."""
+    if count < 1:
+        return []
+    try:
+        with console.status("filming"):
+            return record_videos(policy, env, result, folder, successes=count, failures=count)
+    except EnvError as error:
+        say(f"[yellow]no videos:[/] {error}")
+        return []

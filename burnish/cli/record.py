@@ -62,11 +62,13 @@ def run(arguments: list[str]) -> int:
         options = command(Options, arguments, prog="burnish record", defaults={"env": loaded.env_config})
         act = actor_of(loaded.policy, options.seed, deterministic=False)
         replan_steps = loaded.replan_steps
+        info = {"policy": loaded.policy.spec.id, "checkpoint": str(loaded.directory)}
     else:
         kinds = {"env": None, "teacher": None}
         options = command(Options, arguments, prog="burnish record", defaults=kinds, required=("env", "teacher"))
         act = teacher_act(options.teacher.build(env_spec_of(options.env)), options.seed)
         replan_steps = 1
+        info = {"teacher": registry.to_json("teacher", options.teacher)}
     if options.format == "lerobot" and replan_steps != 1:
         raise ConfigError(
             "A LeRobotDataset needs one observation for every action, but this policy acts in chunks of "
@@ -84,6 +86,8 @@ def run(arguments: list[str]) -> int:
                 options.out,
                 format=options.format,
                 keep_only_success=not options.keep_failures,
+                replan_steps=replan_steps,
+                info=info,
                 progress=lambda done, note: bar.update(task, completed=done, note=note),
             )
     finally:
