@@ -375,10 +375,13 @@ def _read_beside(
         gained = _gain(item) > 0
         lost = [by_name[name] for name in item.spec.beside if name in by_name and _worse(by_name[name])]
         reasons = [f"'{other.name}' went {_from_to(other)}" for other in lost]
-        if item.spec.per:
-            first, second = (np.mean([np.nansum(r.column(item.spec.per)) for r in side]) for side in (before, after))
+        guarded = any(by_name[name].verdict == "better" for name in item.spec.beside if name in by_name)
+        if item.spec.per and not guarded:
+            first, second = (_per_step(side, item.spec.per) for side in (before, after))
             if second < 0.5 * first:
-                reasons.append(f"its readings ('{item.spec.per}') fell from {number(first)} to {number(second)}")
+                reasons.append(
+                    f"its readings ('{item.spec.per}') fell from {number(first)} to {number(second)} in each step"
+                )
         if unread:
             shortcuts.append(f"'{item.name}' has no readings any more: the policy stopped doing what it measures.")
         elif gained and reasons:
@@ -394,6 +397,12 @@ def _read_beside(
         misleading = unread or (gained and bool(reasons) and item.verdict == "better")
         judged.append(replace(item, verdict="misleading") if misleading else item)
     return tuple(judged), shortcuts + chance
+
+
+def _per_step(results: Sequence[EvaluationResult], name: str) -> float:
+    """Return readings per executed action, since an episode that succeeds sooner also has fewer."""
+    readings = sum(float(np.nansum(item.column(name))) for item in results)
+    return readings / max(1, sum(row.length for item in results for row in item.episodes))
 
 
 def _from_to(item: MetricComparison) -> str:

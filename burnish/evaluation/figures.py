@@ -118,11 +118,11 @@ def _legend(axis: Any, place: str, anchor: tuple[float, float]) -> None:
 
 
 def bin_edges(sample: Array) -> Array:
-    """Return 10 to 40 equal bins over all readings."""
+    """Return 16 to 40 equal bins over all readings."""
     span = np.ptp(sample)
-    automatic = len(np.histogram_bin_edges(sample, "fd")) - 1 if span > 0 else 10
+    automatic = len(np.histogram_bin_edges(sample, "fd")) - 1 if span > 0 else 16
     low, high = (float(sample.min()), float(sample.max())) if span > 0 else (sample[0] - 0.5, sample[0] + 0.5)
-    return np.linspace(low, high, min(40, max(10, automatic)) + 1)
+    return np.linspace(low, high, min(40, max(16, automatic)) + 1)
 
 
 def thousands(value: float) -> str:

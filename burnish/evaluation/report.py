@@ -2,7 +2,7 @@
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -127,7 +127,7 @@ def figure_text(value: float, spec: MetricSpec) -> str:
         return "none"
     if spec.kind == "binary" and not spec.per:
         return f"{100 * value:.1f} %"
-    return f"{number(value)} {spec.unit}".strip()
+    return _minus(f"{number(value)} {spec.unit}".strip())
 
 
 def _interval(estimate: Estimate, spec: MetricSpec) -> str:
@@ -135,7 +135,11 @@ def _interval(estimate: Estimate, spec: MetricSpec) -> str:
         return ""
     if spec.kind == "binary" and not spec.per:
         return f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f}"
-    return f"{number(estimate.low)} to {number(estimate.high)}"
+    return _minus(f"{number(estimate.low)} to {number(estimate.high)}")
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def _difference(item: MetricComparison) -> tuple[str, str]:
@@ -149,7 +153,7 @@ def _difference(item: MetricComparison) -> tuple[str, str]:
     ends = [
         f"{scale * end:+.1f}" if flag else f"{'+' if end > 0 else ''}{number(end)}" for end in (value.low, value.high)
     ]
-    return f"{sign}{size} {unit}".strip(), " to ".join(ends).replace("-", "\N{MINUS SIGN}")
+    return f"{sign}{size} {unit}".strip(), _minus(" to ".join(ends))
 
 
 def _comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
@@ -191,13 +195,9 @@ def _rows(result: EvaluationResult) -> list[dict[str, Any]]:
 
 def _tiles(after: Sequence[EvaluationResult], comparison: Comparison | None) -> list[dict[str, str]]:
     specs = after[0].metric_specs
-    names = [
-        name
-        for name in reading_order(after[0].metrics, specs)
-        if name not in OWN_METRICS and specs[name].better and math.isfinite(after[0].metrics[name].value)
-    ]
+    names = _headline([name for name, estimate in after[0].metrics.items() if math.isfinite(estimate.value)], specs)
     tiles = []
-    for name in names[:MOST_TILES]:
+    for name in names:
         if comparison is None:
             estimate = after[0].metrics[name]
             tile = {"before": "", "factor": "", "verdict": ""}
@@ -221,6 +221,22 @@ def _tiles(after: Sequence[EvaluationResult], comparison: Comparison | None) -> 
     return tiles
 
 
+def _headline(names: Sequence[str], specs: Mapping[str, MetricSpec]) -> list[str]:
+    """Return the figures that say most: success, what others are read beside, then those; one share per denominator."""
+    beside = {other for spec in specs.values() for other in spec.beside}
+    shares: dict[str, str] = {}
+    for name in names:
+        if specs[name].per:
+            shares.setdefault(specs[name].per, name)
+    kept = [
+        name
+        for name in names
+        if name not in OWN_METRICS and specs[name].better and shares.get(specs[name].per, name) == name
+    ]
+    kept.sort(key=lambda name: (name != "success", name not in beside, -len(specs[name].beside), not specs[name].per))
+    return kept[:MOST_TILES]
+
+
 def _curves(runs: Sequence[Path], result: EvaluationResult) -> dict[str, Any]:
     curves = learning_curves(runs, {*result.metric_specs, "return", "success"})[:6] if runs else []
     if not curves:
@@ -237,7 +253,7 @@ def _histograms(before: Sequence[EvaluationResult], after: Sequence[EvaluationRe
     rows: list[tuple[str, str, Array | None, Array]] = []
     specs = after[0].metric_specs
     names = [name for name, spec in specs.items() if spec.kind == "mean" and not spec.per]
-    for name in sorted(names, key=lambda name: (name in OWN_METRICS, not specs[name].beside, not specs[name].unit)):
+    for name in sorted(names, key=lambda name: (name in OWN_METRICS, -len(specs[name].beside), not specs[name].unit)):
         second = readings(after, name)
         first = readings(before, name) if before else None
         if (

@@ -157,3 +157,15 @@ def test_a_comparison_is_json_and_a_table():
 
 def test_p_values_are_short():
     assert [p_text(value) for value in (0.0001, 0.04, math.nan)] == ["< 0.001", "0.040", ""]
+
+
+def test_fewer_readings_of_shorter_episodes_are_no_shortcut():
+    before = run(55.0)
+
+    def sooner(i, row):
+        metrics = {**row.metrics, "contact_steps": 3.0, "share_above": 0.0}
+        return replace(row, length=3, metrics=metrics)
+
+    comparison = compare(before, with_rows(before, sooner))
+    assert comparison.metric("share_above").verdict == "better"
+    assert comparison.warnings == ()
