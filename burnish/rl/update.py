@@ -47,8 +47,16 @@ class SharedEvaluation:
 class Optimiser:
     """Fused Adam over the parameter groups of a policy, each with its own rate and gradient limit."""
 
-    def __init__(self, policy: TrainablePolicy, learning_rate: Mapping[str, float], *, epsilon: float) -> None:
+    def __init__(
+        self, policy: TrainablePolicy, learning_rate: Mapping[str, float], *, epsilon: float, weight_decay: float = 0.0
+    ) -> None:
         """Take the groups that ``learning_rate`` names; others stay as they are.
+
+        Args:
+            policy: Whose parameters are trained.
+            learning_rate: By parameter group.
+            epsilon: Adam's.
+            weight_decay: Decoupled from the gradient, as in AdamW; 0 is Adam.
 
         Raises:
             ConfigError: If a group does not exist, or no rate is given for any.
@@ -69,9 +77,10 @@ class Optimiser:
         self._rates = dict(learning_rate)
         self._kept: dict[tuple[str, int, str], torch.Tensor] = {}
         fused = all(item.is_floating_point() for items in self.parameters.values() for item in items)
-        self.adam = torch.optim.Adam(
+        self.adam = torch.optim.AdamW(
             [{"params": self.parameters[role], "lr": learning_rate[role]} for role in self.roles],
             eps=epsilon,
+            weight_decay=weight_decay,
             fused=fused,
         )
 
