@@ -59,7 +59,9 @@ def post_train(setup: Setup, run: Run) -> int:
             controllers=tuple(item.build() for item in setup.controllers),
         )
         replan = setup.numbers.replan_steps or policy.spec.chunk_steps
-        description = describe(setup.recipe, policy_config, setup.env, env.spec, replan)
+        # A policy made from a folder knows the configuration that builds it again without that folder.
+        built_from = getattr(policy, "config", policy_config)
+        description = describe(setup.recipe, built_from, setup.env, env.spec, replan)
         with progress(setup.numbers.iterations, console) as report:
             result = train(
                 policy,

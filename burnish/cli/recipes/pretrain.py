@@ -44,7 +44,7 @@ class Config:
         policy = build_policy(self.policy, spec, seed=self.numbers.seed, statistics=dataset.statistics)
         dataset.check_fit(policy.spec.observation, policy.spec.action, spec.control_dt)
         replan = self.replan_steps or policy.spec.chunk_steps
-        description = describe("pretrain", self.policy, self.env, spec, replan)
+        description = describe("pretrain", getattr(policy, "config", self.policy), self.env, spec, replan)
         with progress(self.numbers.steps, console) as report:
             result = pretrain(
                 policy,
