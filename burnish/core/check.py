@@ -45,7 +45,7 @@ def check_teacher(teacher: Teacher, env: VecEnv, *, seed: int = 0) -> list[str]:
     observation: Observation = copy_of(env.reset(draw_starts(spec, env.num_envs, seed=seed)))
 
     def act(given: Observation) -> Any:
-        return teacher.act(given, generator=stream(seed, "check_teacher"))
+        return teacher.act(copy_of(given), generator=stream(seed, "check_teacher"))
 
     def describe() -> None:
         expect(teacher.spec_id == spec.id, f"spec_id is '{teacher.spec_id}', the environment is '{spec.id}'.")
@@ -71,11 +71,11 @@ def check_teacher(teacher: Teacher, env: VecEnv, *, seed: int = 0) -> list[str]:
 
     def purity() -> None:
         given = copy_of(observation)
-        act(given)
+        teacher.act(given, generator=stream(seed, "check_teacher"))
         text = difference(observation, given, "observation")
         expect(not text, f"act() writes into the observation: {text}.")
 
-    checks = {"spec": describe, "act": answer, "keys": keys, "determinism": determinism, "purity": purity}
+    checks = {"spec": describe, "act": answer, "determinism": determinism, "keys": keys, "purity": purity}
     return run_checks(f"Teacher '{type(teacher).__module__}'", checks)
 
 

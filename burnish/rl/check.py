@@ -70,7 +70,7 @@ def check_labeler(labeler: Labeler, policy: TrainablePolicy, env_spec: EnvSpec, 
         text = difference(before, arrays_of(policy), "state_dict()")
         expect(not text, f"label() changes the policy: {text}.")
 
-    checks = {"fields": fields, "keeps": keeps, "purity": purity, "determinism": determinism, "weights": weights}
+    checks = {"fields": fields, "weights": weights, "purity": purity, "determinism": determinism, "keeps": keeps}
     return run_checks(f"Labeler '{type(labeler).__module__}'", checks)
 
 

@@ -65,10 +65,10 @@ class _Checks:
         checks = {
             "spec": self.spec,
             "act": self.act,
+            "purity": self.purity,
             "generator": self.generator,
             "deterministic": self.deterministic,
             "privileged": self.privileged,
-            "purity": self.purity,
             "rows": self.rows,
             "evaluate": self.evaluate,
             "parity": self.parity,
