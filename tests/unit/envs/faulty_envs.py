@@ -5,10 +5,12 @@ import signal
 import time
 from pathlib import Path
 
+from burnish.core.step import Start
 from burnish.envs.point_mass import Config, PointMass
 from burnish.envs.single import VectorEnv
 
 CONFIG = Config(max_episode_steps=9, image=True, image_size=8, goal_noise=0.05)
+STARTS = [Start(task, n, n) for n, task in enumerate(("right", "up", "left"))]
 
 
 class Faulty(PointMass):
@@ -41,3 +43,21 @@ def build_faulty(num_envs, flag, fault):
 
 def build_broken(num_envs):
     raise RuntimeError(f"no licence for {num_envs} environments")
+
+
+def blocks(env):
+    """Return the names of the shared memory that a ProcessVecEnv holds."""
+    return [block.name for block in (env._state, env._chunk) if block is not None]
+
+
+def exists(block):
+    """Return whether there is shared memory of that name; looked up where Linux keeps it."""
+    return Path("/dev/shm", block).exists()
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return not Path(f"/proc/{pid}/stat").read_text().split(") ")[1].startswith("Z")
