@@ -1,6 +1,7 @@
 import json
 import math
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -12,8 +13,14 @@ from burnish.evaluation.result import EvaluationResult, aggregate
 from tests.unit.evaluation.press_env import PressPolicy, press_env, starts
 
 
+@cache
 def run(force, count=40, **changes):
     return evaluate(PressPolicy(force), press_env(4), starts(count), **{"replan_steps": 5, **changes})
+
+
+@cache
+def compared(before, after):
+    return compare(run(before), run(after))
 
 
 def with_rows(result: EvaluationResult, change) -> EvaluationResult:
@@ -29,7 +36,7 @@ def set_success(result: EvaluationResult, flags) -> EvaluationResult:
 
 
 def test_a_real_gain_is_called_better():
-    comparison = compare(run(22.0), run(40.0))
+    comparison = compared(22.0, 40.0)
     success = comparison.metric("success")
     assert success.verdict == "better"
     assert success.test == "exact McNemar"
@@ -40,7 +47,7 @@ def test_a_real_gain_is_called_better():
 
 
 def test_the_same_evaluation_shows_no_change():
-    comparison = compare(run(40.0), run(40.0))
+    comparison = compared(40.0, 40.0)
     assert {item.verdict for item in comparison.metrics} == {"no significant change"}
     assert comparison.metric("peak_force").p_value == 1
     assert comparison.metric("peak_force").difference.value == 0
@@ -60,13 +67,12 @@ def test_success_by_hand():
 
 
 def test_pairs_are_found_whatever_the_order():
-    before, after = run(25.0), run(40.0)
-    shuffled = replace(after, episodes=after.episodes[::-1])
-    assert compare(before, shuffled).to_plain() == compare(before, after).to_plain()
+    shuffled = replace(run(40.0), episodes=run(40.0).episodes[::-1])
+    assert compare(run(22.0), shuffled).to_plain() == compared(22.0, 40.0).to_plain()
 
 
 def test_a_share_is_a_ratio_of_sums_and_has_a_factor():
-    comparison = compare(run(55.0), run(40.0))
+    comparison = compared(55.0, 40.0)
     share = comparison.metric("share_above")
     assert share.verdict == "better"
     assert share.factor is not None
@@ -75,7 +81,7 @@ def test_a_share_is_a_ratio_of_sums_and_has_a_factor():
 
 
 def test_a_shortcut_is_named():
-    comparison = compare(run(55.0), run(12.0))
+    comparison = compared(55.0, 12.0)
     assert comparison.metric("share_above").verdict == "misleading"
     assert comparison.metric("peak_force").verdict == "misleading"
     assert comparison.metric("success").verdict == "worse"
@@ -85,7 +91,7 @@ def test_a_shortcut_is_named():
 
 
 def test_a_policy_that_never_touches_has_no_readings():
-    comparison = compare(run(50.0), run(-150.0))
+    comparison = compared(50.0, -150.0)
     assert comparison.metric("share_above").verdict == "misleading"
     assert any("'share_above' has no readings any more" in line for line in comparison.warnings)
     assert any(line.startswith("after: 'share_above' has no readings") for line in comparison.warnings)
@@ -117,7 +123,7 @@ def test_nan_readings_are_dropped_in_pairs():
 
 
 def test_success_by_task():
-    comparison = compare(run(22.0), run(40.0))
+    comparison = compared(22.0, 40.0)
     assert [item.task for item in comparison.tasks] == ["hard", "soft"]
     assert sum(item.after.count for item in comparison.tasks) == 40
 
@@ -137,7 +143,7 @@ def test_seeds_widen_the_interval():
 
 
 def test_one_seed_of_many_is_one_comparison():
-    assert compare_seeds([run(30.0)], [run(40.0)]).to_plain() == compare(run(30.0), run(40.0)).to_plain()
+    assert compare_seeds([run(22.0)], [run(40.0)]).to_plain() == compared(22.0, 40.0).to_plain()
 
 
 @pytest.mark.parametrize("counts", [(2, 3), (0, 1), (1, 0)])
@@ -148,7 +154,7 @@ def test_numbers_of_seeds_that_do_not_fit_are_refused(counts):
 
 
 def test_a_comparison_is_json_and_a_table():
-    comparison = compare(run(50.0), run(-150.0))
+    comparison = compared(50.0, -150.0)
     plain = json.loads(json.dumps(comparison.to_plain(), allow_nan=False))
     assert plain["metrics"]["share_above"]["after"]["value"] is None
     assert plain["metrics"]["share_above"]["beside"] == ["coverage", "success"]

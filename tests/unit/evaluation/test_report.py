@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -11,6 +12,7 @@ from burnish.evaluation.videos import record_videos
 from tests.unit.evaluation.press_env import PressPolicy, press_env, starts
 
 
+@cache
 def run(force, **changes):
     return evaluate(PressPolicy(force), press_env(4), starts(30), **{"replan_steps": 5, **changes})
 

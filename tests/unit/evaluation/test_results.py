@@ -1,4 +1,5 @@
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ RESULT = ResultFile(
 )
 
 
+@cache
 def run(force):
     return evaluate(PressPolicy(force), press_env(4), starts(30), replan_steps=5)
 
