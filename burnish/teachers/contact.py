@@ -1,7 +1,8 @@
 """Scripted experts for the contact tasks: they know the true fixture, approach it fast, and slow down before it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -21,20 +22,29 @@ class Config:
 
     chunk_steps: int = 8
     """Actions per answer K."""
+    program: Literal["taught", "closed_loop"] = "taught"
+    """"taught" replays one timed motion, as an industrial robot does, and is what demonstrations are recorded with: its
+    set-points do not depend on what is felt. "closed_loop" plans from where the tool is, so it can also label states
+    that another policy brought about."""
+    pose: Literal["true", "estimated"] = "true"
+    """Which fixture pose is believed. With "estimated" and "taught" this is blind feed-forward, the baseline that fails
+    when the estimate is wrong."""
     approach_speed: float = 0.03
     """Speed in free space [m/s]."""
     slide_speed: float = 0.04
     """Speed along the contour [m/s]."""
-    blind: bool = False
-    """Believe the estimated fixture pose instead of the true one, and feel nothing: the baseline that fails when the
-    estimate is wrong. With ``chunk_steps`` of a whole episode this is a nominal demonstration, replayed."""
 
     def __post_init__(self) -> None:
-        """Refuse an empty chunk or a speed that never arrives."""
+        """Refuse an empty chunk, a speed that never arrives, and a plan that believes what it does not find."""
         if self.chunk_steps < 1 or self.approach_speed <= 0.0 or self.slide_speed <= 0.0:
             raise ConfigError(
                 "teacher 'contact' needs chunk_steps >= 1 and positive speeds, found "
                 f"{self.chunk_steps}, {self.approach_speed}, {self.slide_speed}."
+            )
+        if self.program == "closed_loop" and self.pose == "estimated":
+            raise ConfigError(
+                "teacher 'contact': a closed loop around a wrong surface waits for it for ever. "
+                "Use program='taught' with pose='estimated', or pose='true'."
             )
 
     def build(self, env_spec: EnvSpec) -> "Expert":
@@ -55,6 +65,8 @@ class _Situation:
     config: Config
     spec: EnvSpec
     dt: float
+    lag: Array
+    """(N,) delay of the tool behind its set-point [s]."""
     geometry: Array
     """(N,) radius, tilt or clearance."""
     depth_goal: Array
@@ -69,46 +81,93 @@ class Expert:
     def __init__(self, config: Config, spec: EnvSpec) -> None:
         """Look up what the environment's protocol says about tool and task."""
         self.spec_id = spec.id
-        self.observation_keys = ("observation.state", "privileged.bias", "privileged.fixture", "privileged.contact")
+        self.observation_keys = (
+            "observation.state",
+            "observation.environment_state",
+            "privileged.bias",
+            "privileged.fixture",
+            "privileged.contact",
+        )
         self._config, self._spec = config, spec
-        self._nominal_geometry = float(spec.protocol["nominal_geometry"])
+        self._motions: dict[tuple[float, float], tuple[Array, Array]] = {}
 
     def act(self, observation: Observation, *, generator: np.random.Generator) -> Array:
         """Return action chunks (N, K, A); the plan is deterministic, ``generator`` stays untouched."""
         del generator
+        entries, count = self._spec.action_dim, self._config.chunk_steps
         state = np.asarray(observation["observation.state"], float)
-        fixture = np.asarray(observation["privileged.fixture"], float)
         bias = np.asarray(observation["privileged.bias"], float)
-        force = np.asarray(observation["privileged.contact"], float)[:, 1]
-        scale, geometry = fixture[:, 5], fixture[:, 6]
-        if self._config.blind:
-            bias, force, scale = np.zeros_like(bias), np.zeros_like(force), np.ones_like(scale)
-            geometry = np.full_like(geometry, self._nominal_geometry)
-        entries = self._spec.action_dim
+        if self._config.pose == "estimated":
+            bias = np.zeros_like(bias)
         pose = np.zeros((len(state), 4))
         pose[:, :entries] = state[:, :entries]
-        stiffness = float(self._spec.protocol["stiffness"]) * scale
-        lag = 2.0 * float(self._spec.protocol["damping_ratio"]) * np.sqrt(self._spec.protocol["mass"] / stiffness)
-        situation = _Situation(
+        point = np.stack([to_local(row, frame) for row, frame in zip(pose, bias, strict=True)])
+        situation = self._situation(observation)
+        if self._config.program == "taught":
+            left = np.asarray(observation["observation.environment_state"], float)[:, 4]
+            step = np.rint((1.0 - left) * self._spec.max_episode_steps).astype(int)
+            command = self._replay(situation, point, step)
+        else:
+            _, command = _roll(situation, point, count)
+        local = np.stack([to_parent(command[:, n], frame) for n, frame in enumerate(bias)])
+        clipped: Array = np.clip(local[:, :, :entries], *self._spec.action.bounds()).astype(np.float32)
+        return clipped
+
+    def _replay(self, situation: _Situation, point: Array, step: Array) -> Array:
+        """Return (K, N, 4) set-points of the taught motion after ``step`` (N,), joined in free space from ``point``."""
+        horizon, count = self._spec.max_episode_steps, self._config.chunk_steps
+        home = np.asarray(self._spec.protocol["home"], float)
+        chunk = np.empty((count, len(point), 4))
+        for n, now in enumerate(np.minimum(step, horizon - 1).tolist()):
+            points, commands = self._motion(situation, n, home)
+            free = int(np.argmax(points[:, 2] < home[2] - 0.012))  # control steps until the surface is near
+            steps = np.minimum(now + np.arange(count), horizon - 1)
+            weight = np.clip((free - steps - 1.0) / max(free - now, 1), 0.0, 1.0)
+            chunk[:, n] = commands[steps] + (point[n] - points[now]) * weight[:, None]
+        return chunk
+
+    def _motion(self, situation: _Situation, n: int, home: Array) -> tuple[Array, Array]:
+        """Return the taught motion for environment ``n``: poses (T + 1, 4) and set-points (T, 4), computed once."""
+        key = (float(situation.geometry[n]), float(situation.depth_goal[n]))
+        if key not in self._motions:
+            one = replace(
+                situation,
+                **{name: getattr(situation, name)[n : n + 1] for name in ("lag", "geometry", "depth_goal", "depth")},
+            )
+            points, commands = _roll(one, home[None], self._spec.max_episode_steps)
+            self._motions[key] = points[:, 0], commands[:, 0]
+        return self._motions[key]
+
+    def _situation(self, observation: Observation) -> _Situation:
+        fixture = np.asarray(observation["privileged.fixture"], float)
+        force = np.asarray(observation["privileged.contact"], float)[:, 1]
+        scale, geometry = fixture[:, 5], fixture[:, 6]
+        protocol = self._spec.protocol
+        if self._config.pose == "estimated":
+            scale, geometry = np.ones_like(scale), np.full_like(geometry, float(protocol["nominal_geometry"]))
+        if self._config.program == "taught":
+            force = np.zeros_like(force)
+        stiffness = float(protocol["stiffness"]) * scale
+        return _Situation(
             config=self._config,
             spec=self._spec,
             dt=self._spec.control_dt,
+            lag=2.0 * float(protocol["damping_ratio"]) * np.sqrt(protocol["mass"] / stiffness),
             geometry=geometry,
             depth_goal=PRESS / stiffness,
             depth=np.minimum(force, 2.0 * PRESS) / stiffness,
         )
-        point = np.stack([to_local(row, frame) for row, frame in zip(pose, bias, strict=True)])
-        plan = _PLANS[self.spec_id]
-        actions = np.zeros((len(state), self._config.chunk_steps, entries), np.float32)
-        for k in range(self._config.chunk_steps):
-            after, command = plan(situation, point)
-            lead = command + (after - point) * (lag / situation.dt)[:, None]
-            point = after
-            for n, frame in enumerate(bias):
-                actions[n, k] = to_parent(lead[n], frame)[:entries]
-        low, high = self._spec.action.bounds()
-        clipped: Array = np.clip(actions, low, high).astype(np.float32)
-        return clipped
+
+
+def _roll(situation: _Situation, point: Array, steps: int) -> tuple[Array, Array]:
+    """Follow a plan from ``point`` (N, 4). Returns the poses on the way (T + 1, N, 4) and the set-points (T, N, 4)."""
+    plan = _PLANS[situation.spec.id]
+    points, commands = [point], []
+    for _ in range(steps):
+        after, command = plan(situation, points[-1])
+        commands.append(command + (after - points[-1]) * (situation.lag / situation.dt)[:, None])
+        points.append(after)
+    return np.stack(points), np.stack(commands)
 
 
 def _approach(situation: _Situation, gap: Array) -> Array:

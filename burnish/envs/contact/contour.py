@@ -91,9 +91,14 @@ class Contour:
         self._config = config
         self.episode_seconds = config.episode_seconds
         self.force_limit = config.force_limit
+        self._home = (-config.path_length / 2, 0.0, 0.018, 0.0)
         plain = asdict(config)
         names = ("radius", "path_length", "cells", "force_low", "force_high", "coverage_goal", "bias")
-        self.settings: Mapping[str, Any] = {"nominal_geometry": config.radius, **{name: plain[name] for name in names}}
+        self.settings: Mapping[str, Any] = {
+            "home": self._home,
+            "nominal_geometry": config.radius,
+            **{name: plain[name] for name in names},
+        }
 
     def scene(self, tool: Tool) -> str:
         """Return the MJCF: a cylinder with its axis along y, and a ball on a rod."""
@@ -112,7 +117,7 @@ class Contour:
         return Scenario(
             fixture=sample_fixture(generator),
             offset=offset,
-            start=np.array([-config.path_length / 2, 0.0, 0.018, 0.0]) + np.append(spread * (0.004, 0.004, 0.003), 0.0),
+            start=self._home + np.append(spread * (0.004, 0.004, 0.003), 0.0),
             friction=sample_friction(generator, task),
             stiffness_scale=sample_stiffness(generator, task),
             geometry=radius if task == "geometry" else config.radius,

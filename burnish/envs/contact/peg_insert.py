@@ -23,6 +23,10 @@ PEG_LENGTH = 0.04
 """Length of the peg [m]."""
 
 
+HOME = (0.0, 0.0, 0.016, 0.0)
+"""Mean start pose x, y, z [m], yaw [rad]."""
+
+
 def _lateral() -> Bias:
     return Bias(tail=0.003)
 
@@ -164,6 +168,7 @@ class Peg:
         plain = asdict(config)
         names = ("shape", "diameter", "clearance", "depth_tolerance", "yaw_tolerance", "hold_seconds", "bias")
         self.settings: Mapping[str, Any] = {
+            "home": HOME,
             "nominal_geometry": config.clearance,
             "depth": DEPTH,
             **{name: plain[name] for name in names},
@@ -191,7 +196,7 @@ class Peg:
         return Scenario(
             fixture=sample_fixture(generator),
             offset=offset,
-            start=np.array([0.0, 0.0, 0.016, 0.0]) + spread * (0.006, 0.006, 0.004, 0.08),
+            start=HOME + spread * (0.006, 0.006, 0.004, 0.08),
             friction=sample_friction(generator, task),
             stiffness_scale=sample_stiffness(generator, task),
             geometry=config.clearance / 2.0 if task == "geometry" else config.clearance,

@@ -15,6 +15,9 @@ from burnish.envs.contact.scenario import Bias, Scenario, sample_fixture, sample
 from burnish.envs.contact.tool import PROBE_RADIUS, VISUAL, Tool, ball_tip, scene_xml
 from burnish.envs.single import VectorEnv
 
+HOME = (0.0, 0.0, 0.022, 0.0)
+"""Mean start pose x, y, z [m], yaw [rad]."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -85,7 +88,11 @@ class Touch:
         self._needed_steps = round(config.hold_seconds / config.tool.control_dt)
         plain = asdict(config)
         names = ("hold_seconds", "lateral_tolerance", "tilt", "force_low", "force_high", "bias")
-        self.settings: Mapping[str, Any] = {"nominal_geometry": 0.0, **{name: plain[name] for name in names}}
+        self.settings: Mapping[str, Any] = {
+            "home": HOME,
+            "nominal_geometry": 0.0,
+            **{name: plain[name] for name in names},
+        }
 
     def scene(self, tool: Tool) -> str:
         """Return the MJCF: a plate whose top is the plane z = 0, a mark, and a ball on a rod."""
@@ -103,7 +110,7 @@ class Touch:
         return Scenario(
             fixture=sample_fixture(generator),
             offset=offset,
-            start=np.array([0.0, 0.0, 0.022, 0.0]) + np.append(spread * (0.02, 0.02, 0.004), 0.0),
+            start=HOME + np.append(spread * (0.02, 0.02, 0.004), 0.0),
             friction=sample_friction(generator, task),
             stiffness_scale=sample_stiffness(generator, task),
             geometry=tilt if task == "geometry" else 0.0,
