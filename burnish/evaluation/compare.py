@@ -1,7 +1,7 @@
 """Two evaluations of the same episodes, paired by Start: what changed, how surely, and what only looks better."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from burnish.core.errors import CheckError
 from burnish.core.seeding import stream
 from burnish.core.spec import Array, MetricSpec
 from burnish.evaluation import statistics
+from burnish.evaluation.pairs import Pairs, improvement, pair_up
 from burnish.evaluation.protocol import check_comparable
 from burnish.evaluation.result import EvaluationResult, interval_text, number, reading_order
 from burnish.evaluation.statistics import Estimate, McNemar
@@ -216,67 +217,6 @@ def _compare_task(task: str, where: Array, before: Array, after: Array) -> TaskC
     )
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """A figure as a ratio of sums; a mean is one whose denominator counts readings. All arrays (S, E)."""
-
-    numerator_before: Array
-    denominator_before: Array
-    numerator_after: Array
-    denominator_after: Array
-
-    def whole(self) -> tuple[float, float]:
-        """Return the figure before and after, over all pairs."""
-        once = [np.ones((1, count)) for count in self.numerator_after.shape]
-        first, second = self.weighted(*once)
-        return float(first[0]), float(second[0])
-
-    def weighted(self, seeds: Array, starts: Array) -> tuple[Array, Array]:
-        """Return figures before and after (R,) of resamples that drew seeds (R, S) and Starts (R, E) so many times."""
-
-        def total(table: Array) -> Array:
-            summed: Array = np.einsum("rs,se,re->r", seeds, table, starts, optimize=True)
-            return summed
-
-        return (
-            _divide(total(self.numerator_before), total(self.denominator_before)),
-            _divide(total(self.numerator_after), total(self.denominator_after)),
-        )
-
-    def interval(self, figure: Callable[[Array, Array], Array], generator: np.random.Generator) -> tuple[float, float]:
-        """Return the interval of a function of the figures before and after."""
-        seeds, starts = self.numerator_after.shape
-        if seeds > 1:
-            return statistics.crossed_bootstrap(lambda s, e: figure(*self.weighted(s, e)), seeds, starts, generator)
-
-        def drawn(index: Array) -> Array:
-            return figure(
-                statistics.ratio(self.numerator_before[0], self.denominator_before[0], index),
-                statistics.ratio(self.numerator_after[0], self.denominator_after[0], index),
-            )
-
-        return statistics.bootstrap(drawn, starts, generator)
-
-
-def _divide(above: Array, below: Array) -> Array:
-    return np.where(below > 0, above / np.where(below > 0, below, 1), np.nan)
-
-
-def _pairs(
-    name: str, spec: MetricSpec, before: Sequence[EvaluationResult], after: Sequence[EvaluationResult]
-) -> _Pairs:
-    def stacked(results: Sequence[EvaluationResult], key: str) -> Array:
-        column = np.stack([item.column(key) for item in results])
-        return np.broadcast_to(column, (len(after), column.shape[1]))
-
-    above = [stacked(side, name) for side in (before, after)]
-    below = [stacked(side, spec.per) if spec.per else np.ones(above[0].shape) for side in (before, after)]
-    valid = ~np.isnan(np.stack([*above, *below])).any(0)
-    return _Pairs(
-        *(np.where(valid, item, 0.0) for pair in zip(above, below, strict=True) for item in pair),
-    )
-
-
 def _compare_metric(
     name: str,
     spec: MetricSpec,
@@ -284,11 +224,11 @@ def _compare_metric(
     after: Sequence[EvaluationResult],
     generator: np.random.Generator,
 ) -> MetricComparison:
-    pairs = _pairs(name, spec, before, after)
+    pairs = pair_up(name, spec, before, after)
     seeds, starts = pairs.numerator_after.shape
     first, second = pairs.whole()
     count = int(((pairs.denominator_before > 0) | (pairs.denominator_after > 0)).sum())
-    factor = float(_factor(np.array(first), np.array(second), spec))
+    factor = float(improvement(np.array(first), np.array(second), spec))
     if spec.kind == "binary" and not spec.per and seeds == 1:
         kept = pairs.denominator_after[0] > 0
         p_value = statistics.mcnemar(
@@ -306,7 +246,7 @@ def _compare_metric(
         )
         test = "paired permutation" if seeds == 1 else "paired permutation of Starts"
     difference = Estimate(second - first, *pairs.interval(lambda a, b: b - a, generator), count)
-    factors = pairs.interval(lambda a, b: _factor(a, b, spec), generator)
+    factors = pairs.interval(lambda a, b: improvement(a, b, spec), generator)
     return MetricComparison(
         name=name,
         spec=spec,
@@ -324,7 +264,7 @@ def _estimate(
     name: str,
     results: Sequence[EvaluationResult],
     value: float,
-    pairs: _Pairs,
+    pairs: Pairs,
     side: int,
     generator: np.random.Generator,
 ) -> Estimate:
@@ -332,12 +272,6 @@ def _estimate(
         return results[0].metrics[name]
     limits = pairs.interval(lambda *figures: figures[side], generator)
     return Estimate(value, *limits, pairs.numerator_after.size)
-
-
-def _factor(before: Array, after: Array, spec: MetricSpec) -> Array:
-    above, below = (before, after) if spec.better == "lower" else (after, before)
-    usable = (above > 0) & (below > 0)
-    return np.where(usable, above / np.where(usable, below, 1), np.nan)
 
 
 def _verdict(spec: MetricSpec, difference: Estimate, p_value: float, *, several: bool) -> Verdict:
