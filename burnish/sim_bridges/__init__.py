@@ -1,1 +1,1 @@
-"""TODO."""
+"""Connections to outside simulators; no reward and no task is known here."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Learned dynamics behind the environments that imagine: observe, imagine, decode."""
