@@ -34,7 +34,7 @@ def log_ratio(
     *,
     chunk_steps: int,
     granularity: Granularity = "chunk",
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return log(pi / pi_b) of the executed actions, and which entries count.
 
     Args:
@@ -46,7 +46,7 @@ def log_ratio(
             action, for policies that factorise over time (G = K).
 
     Returns:
-        (log-ratio, mask): both (B,) or both (B, K); the log-ratio is 0 where the mask is false.
+        (log-ratio, mask): (B,) and None (all count), or both (B, K); the log-ratio is 0 where the mask is false.
 
     Raises:
         ConfigError: If ratios per action are asked of a policy that has one log-probability per chunk.
@@ -62,9 +62,9 @@ def log_ratio(
         mask = executed_mask(executed, entries)
         return torch.where(mask, difference, 0.0), mask
     if entries == 1:
-        return difference[:, 0], torch.ones_like(executed, dtype=torch.bool)
+        return difference[:, 0], None
     mask = executed_mask(executed, entries)
-    return torch.where(mask, difference, 0.0).sum(1), torch.ones_like(executed, dtype=torch.bool)
+    return torch.where(mask, difference, 0.0).sum(1), None
 
 
 def kl_k1(log_ratio: torch.Tensor) -> torch.Tensor:

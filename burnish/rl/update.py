@@ -97,8 +97,11 @@ class Optimiser:
                 for parameter in self.parameters[role]:
                     parameter.grad = None
                 continue
-            norm = torch.nn.utils.clip_grad_norm_(self.parameters[role], max_grad_norm or float("inf"), foreach=True)
-            norms[f"grad_norm/{role}"] = norm.item()
+            parameters = [item for item in self.parameters[role] if item.grad is not None]
+            norm = torch.nn.utils.get_total_norm([cast(torch.Tensor, item.grad) for item in parameters], foreach=True)
+            norms[f"grad_norm/{role}"] = size = norm.item()
+            if 0.0 < max_grad_norm < size < float("inf"):
+                torch.nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm, foreach=True)
         if not np.isfinite(list(norms.values())).all():
             raise CheckError(f"The gradient is not finite ({norms}). Lower the learning rate or look at the rewards.")
         self.adam.step()

@@ -63,7 +63,7 @@ class ClippedRatio:
             granularity=config.granularity,
         )
         advantage, weight = batch.advantage, batch.weight
-        if change.ndim == 2:
+        if mask is not None:
             advantage = advantage[:, None].expand_as(change)
             weight = weight[:, None] * mask
         loss = clipped_surrogate(
@@ -71,7 +71,7 @@ class ClippedRatio:
         )
         with torch.no_grad():
             ratio = change.exp()
-            counted = mask.float()
+            counted = None if mask is None else mask.float()
             outside = ((ratio < 1.0 - config.clip_low) | (ratio > 1.0 + config.clip_high)).float()
             figures = torch.stack(
                 [weighted_mean(kl_k3(change), counted), weighted_mean(outside, counted), ratio.max()]

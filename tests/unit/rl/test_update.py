@@ -134,6 +134,18 @@ def test_keep_and_restore_undo_parameters_and_moments() -> None:
         torch.testing.assert_close(policy.critic.state_dict()[key], tensor, rtol=0, atol=0)
 
 
+def test_gradients_are_clipped_role_by_role() -> None:
+    policy = make()
+    optimiser = Optimiser(policy, RATES, epsilon=1e-5)
+    loss = 100.0 * policy.critic[-1].bias.sum() + 0.03 * policy.log_std.sum()
+    loss.backward()  # type: ignore[no-untyped-call]
+    norms = optimiser.step(0.5)
+    assert norms["grad_norm/critic"] == pytest.approx(100.0)
+    assert norms["grad_norm/actor"] == pytest.approx(0.03 * 2**0.5)
+    assert policy.critic[-1].bias.grad.item() == pytest.approx(0.5, rel=1e-4)
+    torch.testing.assert_close(policy.log_std.grad, torch.full((1, 2), 0.03))
+
+
 def test_only_active_roles_move() -> None:
     policy = make()
     before = policy.actor[0].weight.detach().clone()
