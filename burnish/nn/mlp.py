@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,18 +41,50 @@ def make_mlp(
     return nn.Sequential(*layers)
 
 
-def forward_numpy(network: nn.Sequential, x: Array) -> Array:
-    """Run a :func:`make_mlp` network on CPU without torch's per-call cost, (B, D) to (B, D').
+class Views:
+    """numpy views of tensors on CPU, made once: they share memory, so an optimiser's step shows in them.
 
-    The weights are read through shared memory, so there is no copy that could be stale.
+    A copy of this object starts empty, since the tensors beside it are copied, too.
     """
-    for layer in network:
-        if isinstance(layer, nn.Linear):
-            x = x @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
-        elif isinstance(layer, nn.Tanh):
-            x = np.tanh(x)
-        elif isinstance(layer, nn.ReLU):
-            x = np.maximum(x, 0)
+
+    def __init__(self) -> None:
+        """Begin without views."""
+        self._pointers: list[int] = []
+        self._views: list[Array] = []
+
+    def of(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
+        """Return the views of these tensors, made anew where one has moved."""
+        pointers = [tensor.data_ptr() for tensor in tensors]
+        if pointers != self._pointers:
+            self._views = [tensor.detach().numpy() for tensor in tensors]
+            self._pointers = pointers
+        return self._views
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Views":
+        return Views()
+
+    def __reduce__(self) -> tuple[type["Views"], tuple[()]]:
+        return Views, ()
+
+
+def forward_numpy(weights: Sequence[Array], x: Array, activation: str) -> Array:
+    """Run a :func:`make_mlp` network in plain numpy, without torch's per-call cost, (B, D) to (B, D').
+
+    Args:
+        weights: Weight and bias of each layer in turn, as ``network.parameters()`` gives them.
+        x: Input.
+        activation: A key of ``ACTIVATIONS``.
+    """
+    last = len(weights) - 2
+    for i in range(0, len(weights), 2):
+        x = x @ weights[i].T
+        x += weights[i + 1]
+        if i == last:
+            break
+        if activation == "tanh":
+            np.tanh(x, out=x)
+        elif activation == "relu":
+            np.maximum(x, 0, out=x)
         else:
-            x = x / (1 + np.exp(-x))
+            x /= 1 + np.exp(-x)
     return x

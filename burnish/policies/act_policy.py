@@ -18,6 +18,7 @@ from burnish.core.errors import CheckError, CheckpointError
 from burnish.core.spec import Observation, PolicySpec, fingerprint, to_json
 from burnish.core.step import ActionSample, Evaluation
 from burnish.nn import gaussian
+from burnish.nn.graph import ObservationModule
 from burnish.nn.mlp import torch_generator
 from burnish.nn.normalise import MIN_SCALE, Statistics, affine_of
 from burnish.nn.tensors import as_tensor
@@ -243,6 +244,15 @@ class GaussianACT(nn.Module):
         self._all_free = bool(self.free.all())
         if fingerprint(self.normalisation()) != stock.side["normalisation"]:
             raise CheckpointError(f"The normalisation in '{directory}' is not the one that was saved; it was changed.")
+
+    def export_module(self) -> tuple[nn.Module, tuple[torch.Tensor, ...], tuple[str, ...]]:
+        """Return (module, example inputs, input names): raw entries (1, ...) to the most likely chunk (1, K, A)."""
+        keys = tuple(self.spec.observation)
+        module = ObservationModule(self, keys, lambda observation: self._action.inverse(self._mean(observation)))
+        examples = tuple(
+            torch.zeros(1, *item.shape, dtype=getattr(torch, item.dtype)) for item in self.spec.observation.values()
+        )
+        return module, examples, keys
 
     def _head_names(self) -> list[str]:
         prefixes = ("critic.", "critic_normaliser.", "log_std")

@@ -19,7 +19,8 @@ from burnish.core.errors import CheckpointError, ConfigError, suggest
 from burnish.core.spec import Array, ArraySpec, EnvSpec, Observation, PolicySpec, check_fit, fingerprint, to_json
 from burnish.core.step import ActionSample, Evaluation
 from burnish.nn import gaussian
-from burnish.nn.mlp import ACTIVATIONS, forward_numpy, make_mlp, torch_generator
+from burnish.nn.graph import ObservationModule
+from burnish.nn.mlp import ACTIVATIONS, Views, forward_numpy, make_mlp, torch_generator
 from burnish.nn.normalise import RunningMoments, Statistics, affine, affine_of
 from burnish.nn.tensors import as_tensor
 
@@ -130,6 +131,8 @@ class MLPPolicy(nn.Module):
             output_gain=0.01,
         )
         self.critic = make_mlp((critic_width, *config.hidden, 1), generator=source, activation=config.activation)
+        self._actor_weights = list(self.actor.parameters())
+        self._views = Views()
         shape = (steps, action_dim) if config.per_step_std else (1, action_dim)
         self.log_std = nn.Parameter(torch.full(shape, math.log(config.init_std)))
         for name, (mean, scale) in {
@@ -146,11 +149,18 @@ class MLPPolicy(nn.Module):
         self, observation: Observation, *, generator: np.random.Generator, deterministic: bool = False
     ) -> ActionSample:
         """Sample chunks (N, K, A); log-prob (N, K) is that of the float32 action that is returned."""
-        mean = self._mean_numpy(observation)
-        centre, scale = self.action_mean.cpu().numpy(), self.action_scale.cpu().numpy()
+        if self.action_mean.device.type == "cpu":
+            *weights, log_std, state_mean, state_scale, centre, scale = self._views.of(self._acting())
+            x = _concatenate([np.asarray(observation[key], np.float32) for key in self._state_keys])
+            x = ((x - state_mean) / state_scale).clip(-CLIP, CLIP)
+            mean = forward_numpy(weights, x, self.config.activation).reshape(len(x), self.spec.chunk_steps, -1)
+        else:
+            with torch.inference_mode():
+                mean = self._mean(observation).cpu().numpy()
+                log_std, centre, scale = (i.cpu().numpy() for i in (self.log_std, self.action_mean, self.action_scale))
         if deterministic:
             return ActionSample(mean * scale + centre, np.zeros(mean.shape[:2], np.float32))
-        log_std = self._log_std(mean.shape[1]).detach().cpu().numpy()
+        log_std = np.maximum(log_std, np.float32(math.log(self.config.min_std)))
         noise = generator.standard_normal(mean.shape, dtype=np.float32)
         chunk = (mean + np.exp(log_std) * noise) * scale + centre
         return ActionSample(chunk, gaussian.log_prob_numpy((chunk - centre) / scale, mean, log_std))
@@ -262,18 +272,21 @@ class MLPPolicy(nn.Module):
         if fingerprint(self.normalisation()) != description["normalisation"]:
             raise CheckpointError(f"The normalisation in '{directory}' is not the one that was saved; it was changed.")
 
+    def export_module(self) -> tuple[nn.Module, tuple[torch.Tensor, ...], tuple[str, ...]]:
+        """Return (module, example inputs, input names): raw vectors (1, D) to the most likely chunk (1, K, A)."""
+        module = ObservationModule(
+            self, self._state_keys, lambda observation: self._mean(observation) * self.action_scale + self.action_mean
+        )
+        examples = tuple(torch.zeros(1, *item.shape) for item in self.spec.observation.values())
+        return module, examples, self._state_keys
+
     def _mean(self, observation: Observation) -> torch.Tensor:
         mean: torch.Tensor = self.actor(self._state(observation))
         return mean.view(len(mean), self.spec.chunk_steps, -1)
 
-    def _mean_numpy(self, observation: Observation) -> Array:
-        if self.action_mean.device.type != "cpu":
-            with torch.inference_mode():
-                mean: Array = self._mean(observation).cpu().numpy()
-            return mean
-        x = _concatenate([np.asarray(observation[key], np.float32) for key in self._state_keys])
-        x = np.clip((x - self.state_mean.numpy()) / self.state_scale.numpy(), -CLIP, CLIP)
-        return forward_numpy(self.actor, x).reshape(len(x), self.spec.chunk_steps, -1)
+    def _acting(self) -> list[torch.Tensor]:
+        normalisation = (self.state_mean, self.state_scale, self.action_mean, self.action_scale)
+        return [*self._actor_weights, self.log_std, *normalisation]
 
     def _state(self, observation: Observation) -> torch.Tensor:
         x = self._gather(observation, self._state_keys)
