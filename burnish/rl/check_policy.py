@@ -391,5 +391,6 @@ def _parts(sample: ActionSample) -> dict[str, Any]:
     return {"action_chunk": sample.action_chunk, "log_prob": sample.log_prob, "trace": dict(sample.trace)}
 
 
-def _global_random_state() -> tuple[bytes, str]:
-    return torch.random.get_rng_state().numpy().tobytes(), repr(np.random.get_state())  # noqa: NPY002
+def _global_random_state() -> tuple[bytes, bytes, int]:
+    _, words, position, *_ = np.random.get_state()  # noqa: NPY002
+    return torch.random.get_rng_state().numpy().tobytes(), np.asarray(words).tobytes(), int(position)
