@@ -26,25 +26,22 @@ class Config:
     """"taught" replays one timed motion, as an industrial robot does, and is what demonstrations are recorded with: its
     set-points do not depend on what is felt. "closed_loop" plans from where the tool is, so it can also label states
     that another policy brought about."""
-    pose: Literal["true", "estimated"] = "true"
-    """Which fixture pose is believed. With "estimated" and "taught" this is blind feed-forward, the baseline that fails
-    when the estimate is wrong."""
+    pose: Literal["corrected", "estimated"] = "corrected"
+    """Which fixture pose a taught motion is laid on. "corrected" leaves an estimate as it is where that is good enough
+    for the force band, as an operator would, and puts in the true pose elsewhere: so demonstrations do not show how to
+    follow a displaced surface. "estimated" never corrects: blind feed-forward, the baseline that fails where the
+    estimate is wrong. The closed loop always goes by the true pose."""
     approach_speed: float = 0.03
     """Speed in free space [m/s]."""
     slide_speed: float = 0.04
     """Speed along the contour [m/s]."""
 
     def __post_init__(self) -> None:
-        """Refuse an empty chunk, a speed that never arrives, and a plan that believes what it does not find."""
+        """Refuse an empty chunk and a speed that never arrives."""
         if self.chunk_steps < 1 or self.approach_speed <= 0.0 or self.slide_speed <= 0.0:
             raise ConfigError(
                 "teacher 'contact' needs chunk_steps >= 1 and positive speeds, found "
                 f"{self.chunk_steps}, {self.approach_speed}, {self.slide_speed}."
-            )
-        if self.program == "closed_loop" and self.pose == "estimated":
-            raise ConfigError(
-                "teacher 'contact': a closed loop around a wrong surface waits for it for ever. "
-                "Use program='taught' with pose='estimated', or pose='true'."
             )
 
     def build(self, env_spec: EnvSpec) -> "Expert":
@@ -82,7 +79,7 @@ class Expert:
         """Look up what the environment's protocol says about tool and task."""
         self.spec_id = spec.id
         self.observation_keys = (
-            "observation.state",
+            "observation.pose",
             "observation.environment_state",
             "privileged.bias",
             "privileged.fixture",
@@ -95,10 +92,8 @@ class Expert:
         """Return action chunks (N, K, A); the plan is deterministic, ``generator`` stays untouched."""
         del generator
         entries, count = self._spec.action_dim, self._config.chunk_steps
-        state = np.asarray(observation["observation.state"], float)
-        bias = np.asarray(observation["privileged.bias"], float)
-        if self._config.pose == "estimated":
-            bias = np.zeros_like(bias)
+        state = np.asarray(observation["observation.pose"], float)
+        bias = self._believed_bias(observation)
         pose = np.zeros((len(state), 4))
         pose[:, :entries] = state[:, :entries]
         point = np.stack([to_local(row, frame) for row, frame in zip(pose, bias, strict=True)])
@@ -137,6 +132,17 @@ class Expert:
             points, commands = _roll(one, home[None], self._spec.max_episode_steps)
             self._motions[key] = points[:, 0], commands[:, 0]
         return self._motions[key]
+
+    def _believed_bias(self, observation: Observation) -> Array:
+        bias = np.asarray(observation["privileged.bias"], float)
+        if self._config.program == "closed_loop":
+            return bias
+        fixture = np.asarray(observation["privileged.fixture"], float)
+        force = PRESS + float(self._spec.protocol["stiffness"]) * fixture[:, 5] * bias[:, 2]
+        good = (force > 7.0) & (force * (1.0 + fixture[:, 4]) < 28.0) & (np.hypot(bias[:, 0], bias[:, 1]) < 0.0007)
+        if self._config.pose == "estimated":
+            good[:] = True
+        return np.where(good[:, None], 0.0, bias)
 
     def _situation(self, observation: Observation) -> _Situation:
         fixture = np.asarray(observation["privileged.fixture"], float)

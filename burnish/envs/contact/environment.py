@@ -150,11 +150,13 @@ class ContactEnv:
         """Return the observation; pure."""
         rig, scenario = self._rig, self._scenario
         pose, wrench = rig.pose(), rig.wrench()
+        entries_of_pose = 4 if self._task.yaw else 3
         left = 1.0 - self._steps / self.spec.max_episode_steps
         fixture = [*scenario.fixture, scenario.friction, scenario.stiffness_scale, scenario.geometry]
         force = float(np.linalg.norm(wrench[:3]))
         entries = {
-            "observation.state": [*pose[: 4 if self._task.yaw else 3], *rig.velocity()],
+            "observation.state": rig.commanded()[:entries_of_pose],
+            "observation.pose": [*pose[:entries_of_pose], *rig.velocity()],
             "observation.environment_state": [*scenario.estimate, left],
             "observation.wrench": wrench + self._noise[self._steps] * self._noise_scale,
             "privileged.bias": scenario.offset,
@@ -196,12 +198,13 @@ def make_spec(task: ContactTask, tool: Tool, reward: Reward, *, stop_on_success:
     frame = "fixture_estimated"
     position = ("x", "y", "z", "yaw") if task.yaw else ("x", "y", "z")
     position_unit = "m,m,m,rad" if task.yaw else "m"
-    state_unit = f"{position_unit},m/s,m/s,m/s" if task.yaw else "m,m,m,m/s,m/s,m/s"
+    pose_unit = f"{position_unit},m/s,m/s,m/s" if task.yaw else "m,m,m,m/s,m/s,m/s"
     pose_names = ("fixture_x", "fixture_y", "fixture_z", "fixture_yaw")
     fixture_names = (*pose_names, "friction", "stiffness_scale", task.geometry_name)
     observation = {
-        "observation.state": ArraySpec(
-            (len(position) + 3,), unit=state_unit, frame=frame, names=(*position, "vx", "vy", "vz")
+        "observation.state": ArraySpec((len(position),), unit=position_unit, frame=frame, names=position),
+        "observation.pose": ArraySpec(
+            (len(position) + 3,), unit=pose_unit, frame=frame, names=(*position, "vx", "vy", "vz")
         ),
         "observation.environment_state": ArraySpec(
             (5,), unit="m,m,m,rad,", frame="base", names=(*pose_names, "time_left")

@@ -15,7 +15,8 @@ SPLITS = ("shift", "nominal", "friction", "stiffness", "geometry")
 class Bias:
     """Error of the estimated fixture pose ("vision error"), hidden from a policy and constant over an episode.
 
-    Along the uncertain axes it is a mixture: mostly small and normal, sometimes uniform over a wide range.
+    Along the uncertain axes it is a mixture: mostly small and normal, sometimes uniform over a wide range. On the split
+    ``nominal``, where demonstrations are recorded, it is always small.
     """
 
     tail_probability: float = 0.45
@@ -26,14 +27,12 @@ class Bias:
     """Standard deviation of small errors, also along the axes that are known well [m]."""
     yaw: float = 0.005
     """Standard deviation of the yaw error [rad]."""
-    nominal: float = 0.0001
-    """Standard deviation of the error on ``nominal``, where demonstrations are recorded [m]."""
 
     def __post_init__(self) -> None:
         """Refuse what is not a distribution."""
         if not 0.0 <= self.tail_probability <= 1.0:
             raise ConfigError(f"Bias.tail_probability must be within [0, 1], found {self.tail_probability}.")
-        for name in ("tail", "core", "yaw", "nominal"):
+        for name in ("tail", "core", "yaw"):
             if getattr(self, name) < 0.0:
                 raise ConfigError(f"Bias.{name} must not be negative, found {getattr(self, name)}.")
 
@@ -45,8 +44,7 @@ class Bias:
         small = generator.standard_normal(4)
         wide = generator.uniform(-1.0, 1.0, 3)
         in_tail = generator.random() < self.tail_probability
-        scale = self.nominal if task == "nominal" else self.core
-        error: Array = small * (scale, scale, scale, self.yaw * scale / self.core if self.core else 0.0)
+        error: Array = small * (self.core, self.core, self.core, self.yaw)
         if in_tail and task != "nominal":
             for axis in uncertain:
                 error[axis] = wide[axis] * self.tail
