@@ -61,6 +61,10 @@ def _value_of(policy: ValuePolicy, observation: Observation, rows: int) -> Array
 
 def _cache_features(rollout: Rollout, policy: CachingPolicy) -> Rollout:
     steps, envs = rollout.executed.shape
+    first = {key: to_tensors({key: item[0]})[key] for key, item in rollout.observation.items()}
+    with torch.no_grad():
+        if policy.precompute(first).keys() == first.keys():
+            return rollout
     cached = _precompute(policy, rollout.flat_observation(), steps * envs)
     observation: dict[str, Any] = {}
     for key, item in cached.items():
