@@ -21,7 +21,7 @@ class Bias:
 
     tail_probability: float = 0.45
     """Probability that the error of an episode is drawn from the wide range."""
-    tail: float = 0.005
+    tail: float = 0.006
     """Half width of the wide range [m]."""
     core: float = 0.0003
     """Standard deviation of small errors, also along the axes that are known well [m]."""
