@@ -74,7 +74,7 @@ def test_fixed_runs_a_list_in_turn() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"split": "trian"}, "no split 'trian'. Did you mean 'train'"),
+        ({"split": "tran"}, "no split 'tran'. Did you mean 'train'"),
         ({"tasks": ("x",)}, "no task 'x'"),
         ({"split": "train", "tasks": ("terminate",)}, "not both"),
     ],
