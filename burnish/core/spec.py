@@ -38,10 +38,12 @@ class ArraySpec:
     """Upper limit, one for all entries or one each; None for no limit."""
     names: tuple[str, ...] = ()
     """Names of the entries of a vector, in order; empty where they have none."""
+    scale: tuple[float, ...] | float | None = None
+    """Usual magnitude of the entries, for networks that have no statistics of them; None to go by the limits."""
 
     def __post_init__(self) -> None:
-        """Check that limits and names fit the shape."""
-        for label, limit in (("low", self.low), ("high", self.high)):
+        """Check that limits, scale and names fit the shape."""
+        for label, limit in (("low", self.low), ("high", self.high), ("scale", self.scale)):
             if isinstance(limit, tuple) and (len(limit),) != self.shape:
                 raise SpecError(f"ArraySpec.{label} has {len(limit)} entries, but the shape is {self.shape}.")
         if self.names and (len(self.names),) != self.shape:

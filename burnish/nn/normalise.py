@@ -17,8 +17,8 @@ type Statistics = Mapping[str, Mapping[str, list[float]]]
 def affine(key: str, spec: ArraySpec, statistics: Statistics | None) -> tuple[Array, Array]:
     """Return (mean, scale) of one vector, float32 (D,) each.
 
-    Recorded mean and standard deviation come first; without them finite limits are mapped to [-1, 1]; entries
-    without either stay as they are.
+    Recorded mean and standard deviation come first; without them the spec's scale is used, or finite limits are mapped
+    to [-1, 1]; entries without any stay as they are.
 
     Args:
         key: Name of the vector in ``statistics``.
@@ -33,6 +33,8 @@ def affine(key: str, spec: ArraySpec, statistics: Statistics | None) -> tuple[Ar
     with np.errstate(invalid="ignore", over="ignore"):
         mean = np.where(limited, (low + high) / 2, 0.0)
         scale = np.where(limited, (high - low) / 2, 1.0)
+    if spec.scale is not None:
+        scale = np.broadcast_to(np.asarray(spec.scale, float), spec.shape)
     if statistics is not None and key in statistics:
         recorded_mean, recorded_std = (_vector(key, name, spec, statistics) for name in ("mean", "std"))
         varies = recorded_std > MIN_SCALE

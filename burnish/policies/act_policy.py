@@ -74,7 +74,8 @@ class GaussianACT(nn.Module):
         self._critic_keys = tuple(spec.critic_observation)
         self.normalisers = nn.ModuleDict(act_checkpoint.normalisers(stock))
         self.critic_normaliser = Affine(*affine_of(self._critic_keys, spec.critic_observation, statistics))
-        self.log_std = nn.Parameter(torch.full(spec.action.shape, math.log(config.init_std)))
+        factor = torch.tensor(config.init_std_factor or 1.0).expand(spec.action.shape)
+        self.log_std = nn.Parameter(torch.log(config.init_std * factor))
         act = self.stock.model
         shapes = [spec.observation[key].shape for key in self._cameras]
         self.register_buffer("map_positions", backbone_positions(act, shapes), persistent=False)

@@ -204,19 +204,31 @@ def make_spec(task: ContactTask, tool: Tool, reward: Reward, *, stop_on_success:
     observation = {
         "observation.state": ArraySpec((len(position),), unit=position_unit, frame=frame, names=position),
         "observation.pose": ArraySpec(
-            (len(position) + 3,), unit=pose_unit, frame=frame, names=(*position, "vx", "vy", "vz")
+            (len(position) + 3,),
+            unit=pose_unit,
+            frame=frame,
+            names=(*position, "vx", "vy", "vz"),
+            scale=(*(0.01 if name != "yaw" else 0.1 for name in position), 0.03, 0.03, 0.03),
         ),
         "observation.environment_state": ArraySpec(
             (5,), unit="m,m,m,rad,", frame="base", names=(*pose_names, "time_left")
         ),
         "observation.wrench": ArraySpec(
-            (6,), unit="N,N,N,Nm,Nm,Nm", frame="tool", names=("fx", "fy", "fz", "tx", "ty", "tz")
+            (6,),
+            unit="N,N,N,Nm,Nm,Nm",
+            frame="tool",
+            names=("fx", "fy", "fz", "tx", "ty", "tz"),
+            scale=(20.0, 20.0, 20.0, 0.2, 0.2, 0.2),
         ),
-        "privileged.bias": ArraySpec((4,), unit="m,m,m,rad", frame=frame, names=("dx", "dy", "dz", "dyaw")),
+        "privileged.bias": ArraySpec(
+            (4,), unit="m,m,m,rad", frame=frame, names=("dx", "dy", "dz", "dyaw"), scale=(0.003, 0.003, 0.003, 0.01)
+        ),
         "privileged.fixture": ArraySpec(
             (7,), unit=f"m,m,m,rad,,,{task.geometry_unit}", frame="base", names=fixture_names
         ),
-        "privileged.contact": ArraySpec((2,), unit="m,N", names=("surface_distance", "force_filtered")),
+        "privileged.contact": ArraySpec(
+            (2,), unit="m,N", names=("surface_distance", "force_filtered"), scale=(0.005, 20.0)
+        ),
     }
     metrics = {
         "success": MetricSpec("binary", "", "higher", description="The task holds at the end, force limit kept."),
