@@ -72,7 +72,7 @@ def test_absent_fields_keep_their_defaults_and_whole_numbers_become_floats() -> 
     ("value", "message"),
     [
         ({"step": 3}, "Outer: unknown field 'step'. Did you mean 'steps'? Available: either, free, inner"),
-        ({"inner": {"stiffnes_": 1}}, "Outer.inner: unknown field 'stifness'. Did you mean 'stiffness'"),
+        ({"inner": {"stiffnes_": 1}}, "Outer.inner: unknown field 'stiffnes_'. Did you mean 'stiffness'"),
         ({"steps": "3"}, "Outer.steps: expected int, found str '3'"),
         ({"steps": 3.0}, "Outer.steps: expected int, found float 3.0"),
         ({"steps": True}, "Outer.steps: expected int, found bool True"),
