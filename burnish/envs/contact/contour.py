@@ -9,7 +9,7 @@ import numpy as np
 
 from burnish.core.errors import ConfigError
 from burnish.core.spec import Array
-from burnish.envs.contact.environment import ContactEnv, Progress, Reward
+from burnish.envs.contact.environment import Cameras, ContactEnv, Progress, Reward
 from burnish.envs.contact.forces import Readings
 from burnish.envs.contact.scenario import Bias, Scenario, sample_fixture, sample_friction, sample_stiffness
 from burnish.envs.contact.tool import PROBE_RADIUS, VISUAL, Tool, ball_tip, scene_xml
@@ -44,6 +44,8 @@ class Config:
     """Motion, sensing and contact parameters."""
     reward: Reward = field(default_factory=Reward)
     """Weights of the reward."""
+    cameras: Cameras = field(default_factory=Cameras)
+    """Camera images in the observation."""
 
     def __post_init__(self) -> None:
         """Refuse a band or a path that cannot be."""
@@ -62,7 +64,7 @@ class Config:
         """Return a vector environment of independent simulations."""
         return VectorEnv(
             [
-                ContactEnv(Contour(self), self.tool, self.reward, stop_on_success=self.stop_on_success)
+                ContactEnv(Contour(self), self.tool, self.reward, self.cameras, stop_on_success=self.stop_on_success)
                 for _ in range(num_envs)
             ]
         )

@@ -1,19 +1,20 @@
 """The environment that all contact tasks share: frames, sensing, reward terms and figures; tasks plug in below it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
 
 import mujoco
 import numpy as np
 
 from burnish.core.errors import ConfigError
 from burnish.core.seeding import stream
-from burnish.core.spec import TASK_KEY, Array, ArraySpec, EnvSpec, MetricSpec
+from burnish.core.spec import IMAGE_PREFIX, TASK_KEY, Array, ArraySpec, EnvSpec, MetricSpec
 from burnish.core.step import Start
 from burnish.envs.contact.forces import FORCE_METRICS, ForceRecord, Readings, force_penalty
 from burnish.envs.contact.scenario import SPLITS, Scenario
 from burnish.envs.contact.tool import Rig, Tool
+from burnish.envs.rendering import Renderer
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,30 @@ class Reward:
         """Refuse a threshold that divides by zero."""
         if self.force_threshold <= 0.0:
             raise ConfigError(f"Reward.force_threshold must be positive, found {self.force_threshold}.")
+
+
+CAMERA_NAMES = ("wrist", "front")
+
+
+@dataclass(frozen=True)
+class Cameras:
+    """A camera at the wrist that looks at the tip, and a fixed one in front of the fixture."""
+
+    enabled: bool = False
+    """Show ``observation.images.wrist`` and ``observation.images.front``."""
+    size: int = 64
+    """Pixels each way."""
+    profile: Literal["fast", "shadows", "fidelity"] = "fast"
+    """Visual quality."""
+
+    def __post_init__(self) -> None:
+        """Refuse pictures without pixels."""
+        if self.size < 1:
+            raise ConfigError(f"Cameras.size must be at least 1 pixel, found {self.size}.")
+
+    def renderer(self, model: mujoco.MjModel) -> Renderer | None:
+        """Return what draws the cameras of a model, None when they are off."""
+        return Renderer(model, self.size, self.size, profile=self.profile) if self.enabled else None
 
 
 @dataclass(frozen=True)
@@ -91,22 +116,27 @@ class ContactTask(Protocol):
 class ContactEnv:
     """A :class:`burnish.envs.single.SingleEnv` over a :class:`ContactTask`."""
 
-    def __init__(self, task: ContactTask, tool: Tool, reward: Reward, *, stop_on_success: bool) -> None:
+    def __init__(
+        self, task: ContactTask, tool: Tool, reward: Reward, cameras: Cameras, *, stop_on_success: bool
+    ) -> None:
         """Compile the scene.
 
         Args:
             task: What to do.
             tool: How the tool moves and senses.
             reward: Weights.
+            cameras: What the cameras see.
             stop_on_success: End an episode as soon as it has succeeded.
         """
         self._task, self._tool, self._reward = task, tool, reward
         self._stop_on_success = stop_on_success
         self._rig = Rig(task.scene(tool), tool, yaw=task.yaw)
-        self.spec = make_spec(task, tool, reward, stop_on_success=stop_on_success)
+        self._eyes = cameras.renderer(self._rig.model)
+        self._window: Renderer | None = None
+        protocol = {"cameras": self._eyes.protocol if self._eyes else None, "stop_on_success": stop_on_success}
+        self.spec = make_spec(task, tool, cameras, protocol)
         self._low, self._high = self.spec.action.bounds()
         self._noise_scale = np.array([tool.force_noise] * 3 + [tool.torque_noise] * 3)
-        self._renderer: Any = None
 
     @property
     def model(self) -> mujoco.MjModel:
@@ -164,6 +194,10 @@ class ContactEnv:
             "privileged.contact": [self._task.distance(rig.true_pose()), force],
         }
         observation: dict[str, Any] = {key: np.asarray(item, np.float32) for key, item in entries.items()}
+        if self._eyes is not None:
+            self._rig.update_view()
+            for name in CAMERA_NAMES:
+                observation[IMAGE_PREFIX + name] = self._eyes.render(self._rig.data, name)
         observation[TASK_KEY] = self._task.instruction
         return observation
 
@@ -180,20 +214,19 @@ class ContactEnv:
 
     def render(self) -> Array:
         """Return a picture from the front camera, (480, 640, 3) uint8."""
-        if self._renderer is None:
-            self._renderer = mujoco.Renderer(self._rig.model, 480, 640)
-        self._renderer.update_scene(self._rig.data, "front")
-        picture: Array = self._renderer.render()
-        return picture
+        if self._window is None:
+            self._window = Renderer(self._rig.model, 640, 480, profile="shadows")
+        self._rig.update_view()
+        return self._window.render(self._rig.data, "front")
 
     def close(self) -> None:
-        """Free the rendering context."""
-        if self._renderer is not None:
-            self._renderer.close()
-            self._renderer = None
+        """Free the rendering contexts."""
+        for renderer in (self._eyes, self._window):
+            if renderer is not None:
+                renderer.close()
 
 
-def make_spec(task: ContactTask, tool: Tool, reward: Reward, *, stop_on_success: bool) -> EnvSpec:
+def make_spec(task: ContactTask, tool: Tool, cameras: Cameras, protocol: Mapping[str, Any]) -> EnvSpec:
     """Return the spec of a contact environment."""
     frame = "fixture_estimated"
     position = ("x", "y", "z", "yaw") if task.yaw else ("x", "y", "z")
@@ -230,6 +263,9 @@ def make_spec(task: ContactTask, tool: Tool, reward: Reward, *, stop_on_success:
             (2,), unit="m,N", names=("surface_distance", "force_filtered"), scale=(0.005, 20.0)
         ),
     }
+    if cameras.enabled:
+        image = ArraySpec((cameras.size, cameras.size, 3), "uint8")
+        observation |= {IMAGE_PREFIX + name: image for name in CAMERA_NAMES}
     metrics = {
         "success": MetricSpec("binary", "", "higher", description="The task holds at the end, force limit kept."),
         "success_once": MetricSpec("binary", "", "higher", description="The task held at some time."),
@@ -239,21 +275,6 @@ def make_spec(task: ContactTask, tool: Tool, reward: Reward, *, stop_on_success:
             "mean", "s", "lower", beside=("success",), description="Time to success, or episode length without."
         ),
         **FORCE_METRICS,
-    }
-    protocol = {
-        "mujoco": mujoco.__version__,
-        "physics_dt": tool.physics_dt,
-        "solref": tool.solref,
-        "stiffness": tool.stiffness,
-        "damping_ratio": tool.damping_ratio,
-        "mass": tool.mass,
-        "speed_limit": tool.speed_limit,
-        "filter_hz": tool.filter_hz,
-        "force_noise": tool.force_noise,
-        "torque_noise": tool.torque_noise,
-        "force_limit": task.force_limit,
-        "stop_on_success": stop_on_success,
-        **task.settings,
     }
     return EnvSpec(
         id=task.id,
@@ -271,5 +292,11 @@ def make_spec(task: ContactTask, tool: Tool, reward: Reward, *, stop_on_success:
             **{name: (name,) for name in SPLITS},
         },
         metrics=metrics,
-        protocol=protocol,
+        protocol={
+            "mujoco": mujoco.__version__,
+            **asdict(tool),
+            "force_limit": task.force_limit,
+            **task.settings,
+            **protocol,
+        },
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from burnish.core.errors import ConfigError, EnvError
 from burnish.core.spec import Array
-from burnish.envs.contact.environment import ContactEnv, Progress, Reward
+from burnish.envs.contact.environment import Cameras, ContactEnv, Progress, Reward
 from burnish.envs.contact.forces import Readings
 from burnish.envs.contact.scenario import Bias, Scenario, sample_fixture, sample_friction, sample_stiffness
 from burnish.envs.contact.tool import VISUAL, Tool, scene_xml
@@ -59,6 +59,8 @@ class Config:
     """Motion, sensing and contact parameters."""
     reward: Reward = field(default_factory=Reward)
     """Weights of the reward."""
+    cameras: Cameras = field(default_factory=Cameras)
+    """Camera images in the observation."""
 
     def __post_init__(self) -> None:
         """Refuse sizes that do not fit into each other."""
@@ -80,7 +82,8 @@ class Config:
             EnvError: If the compiled hole is not open, or lets the peg through its walls.
         """
         envs = [
-            ContactEnv(Peg(self), self.tool, self.reward, stop_on_success=self.stop_on_success) for _ in range(num_envs)
+            ContactEnv(Peg(self), self.tool, self.reward, self.cameras, stop_on_success=self.stop_on_success)
+            for _ in range(num_envs)
         ]
         check_hole_open(envs[0].model, self.clearance)
         return VectorEnv(envs)

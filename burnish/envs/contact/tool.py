@@ -226,6 +226,12 @@ class Rig:
             contact=contact.copy(),
         )
 
+    def update_view(self) -> None:
+        """Bring what is drawn up to the state; the next physics step computes all of it again, so nothing changes."""
+        mujoco.mj_kinematics(self.model, self.data)
+        mujoco.mj_comPos(self.model, self.data)
+        mujoco.mj_camlight(self.model, self.data)
+
     def pose(self) -> Array:
         """Return the TCP pose (4,) in the estimated frame."""
         return to_local(self._pose_base(), self._estimate)
