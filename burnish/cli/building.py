@@ -6,12 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from burnish import registry
-from burnish.core.contracts import Policy, TrainablePolicy, VecEnv
+from burnish.core.contracts import Policy, Teacher, TrainablePolicy, VecEnv
 from burnish.core.errors import ConfigError
 from burnish.core.seeding import stream
-from burnish.core.spec import EnvSpec, check_fit
+from burnish.core.spec import EnvSpec, Observation, PolicySpec, check_fit
+from burnish.core.step import ActionSample
+from burnish.data.episodes import Act
 from burnish.rl.checkpoint import load_policy, read_description, resolve
+
+RANGES = "observation_range"
+"""Entry of a checkpoint's description: per vector, the smallest and largest values in its demonstrations."""
 
 
 def build_env(config: Any, num_envs: int, workers: int = 0) -> VecEnv:
@@ -90,10 +97,34 @@ def env_spec_of(config: Any) -> EnvSpec:
         env.close()
 
 
-def teacher_act(teacher: Any, seed: int) -> Any:
+def teacher_act(teacher: Teacher, seed: int) -> Act:
     """Return an ``act(observation)`` function for the episode runner."""
     generator = stream(seed, "teacher")
     return lambda observation: teacher.act(observation, generator=generator)
+
+
+class TeacherActor:
+    """A teacher in the place of an acting policy; since it reads what it likes, it is evaluated and never deployed."""
+
+    def __init__(self, teacher: Teacher, name: str, env_spec: EnvSpec, chunk_steps: int) -> None:
+        """Wrap a teacher.
+
+        Args:
+            teacher: Answers with chunks of ``chunk_steps`` actions.
+            name: Its id.
+            env_spec: Where it acts.
+            chunk_steps: K.
+        """
+        self.spec = PolicySpec(f"teacher {name}", {}, env_spec.action, chunk_steps)
+        self._teacher = teacher
+
+    def act(
+        self, observation: Observation, *, generator: np.random.Generator, deterministic: bool = False
+    ) -> ActionSample:
+        """Return the teacher's chunks (N, K, A); it has no other mode than its own."""
+        del deterministic
+        chunk = self._teacher.act(observation, generator=generator)
+        return ActionSample(chunk, np.zeros(chunk.shape[:2], np.float32))
 
 
 def describe(recipe: str, policy: Any, env: Any, spec: EnvSpec, replan_steps: int) -> dict[str, Any]:
@@ -109,7 +140,7 @@ def describe(recipe: str, policy: Any, env: Any, spec: EnvSpec, replan_steps: in
     }
 
 
-def actor_of(policy: Policy, seed: int, *, deterministic: bool = True) -> Any:
+def actor_of(policy: Policy, seed: int, *, deterministic: bool = True) -> Act:
     """Return an ``act(observation)`` function of a policy for the episode runner."""
     generator = stream(seed, "actor")
     return lambda observation: policy.act(observation, generator=generator, deterministic=deterministic).action_chunk

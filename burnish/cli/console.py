@@ -8,8 +8,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+PLAIN_WIDTH = 120
+"""Columns where the output is no terminal."""
+
 console = Console(highlight=False, soft_wrap=True)
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
+if not console.is_terminal:
+    console.width = PLAIN_WIDTH
 
 
 def say(text: str) -> None:

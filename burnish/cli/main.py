@@ -1,5 +1,6 @@
 """``burnish``: reads the command, loads only what it needs, and turns errors into sentences."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -49,6 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _load(command)(rest)
     except BurnishError as error:
+        sys.stderr.write(f"burnish {command}: {error}\n")
+        return 2
+    except BrokenPipeError:  # whoever read the output has left, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
         sys.stderr.write(f"burnish {command}: {error}\n")
         return 2
     except KeyboardInterrupt:

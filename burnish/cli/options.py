@@ -101,12 +101,35 @@ def parse[T](cls: type[T], arguments: Sequence[str], *, prog: str) -> T:
     """
     parsed: T = tyro.cli(
         cls,
-        args=list(arguments),
+        args=_with_true(arguments, _switches(cls)),
         prog=prog,
         description=cls.__doc__ or "",
         config=(tyro.conf.FlagConversionOff, tyro.conf.SuppressFixed),
     )
     return parsed
+
+
+def _switches(cls: type[Any], prefix: str = "") -> set[str]:
+    """Return the options of a dataclass that are true or false."""
+    hints = typing.get_type_hints(cls)
+    found = set()
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        if hint is bool:
+            found.add(f"--{prefix}{field.name}")
+        elif dataclasses.is_dataclass(hint):
+            found |= _switches(typing.cast("type[Any]", hint), f"{prefix}{field.name}.")
+    return found
+
+
+def _with_true(arguments: Sequence[str], switches: set[str]) -> list[str]:
+    """Return the arguments with ``True`` after each switch that stands alone."""
+    completed = []
+    for item, following in zip(arguments, [*arguments[1:], "--"], strict=True):
+        completed.append(item)
+        if "--" + item[2:].replace("-", "_") in switches and following.startswith("-"):
+            completed.append("True")
+    return completed
 
 
 def command[T](

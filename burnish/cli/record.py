@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from burnish import registry
 from burnish.cli.building import actor_of, build_env, env_spec_of, load_checkpoint, teacher_act
@@ -62,7 +62,7 @@ def run(arguments: list[str]) -> int:
         options = command(Options, arguments, prog="burnish record", defaults={"env": loaded.env_config})
         act = actor_of(loaded.policy, options.seed, deterministic=False)
         replan_steps = loaded.replan_steps
-        info = {"policy": loaded.policy.spec.id, "checkpoint": str(loaded.directory)}
+        info: dict[str, Any] = {"policy": loaded.policy.spec.id, "checkpoint": str(loaded.directory)}
     else:
         kinds = {"env": None, "teacher": None}
         options = command(Options, arguments, prog="burnish record", defaults=kinds, required=("env", "teacher"))

@@ -1,6 +1,6 @@
-"""``burnish deploy CHECKPOINT --env ID``: drive a simulated robot at its control rate, with scheduler and safety chain."""
+"""``burnish deploy CHECKPOINT --env ID``: drive a simulated robot at its rate, with scheduler and safety chain."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from burnish.cli.building import load_checkpoint
@@ -26,7 +26,7 @@ class Options:
     out: str = ""
     """Folder of the tick logs; deployments/<n> beside the checkpoint when empty."""
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    """The loop, its chunk scheduler and its safety chain."""
+    """The loop, its chunk scheduler and its safety chain; ``chunking.replan_steps`` 0 is the checkpoint's own."""
 
 
 def run_against(path: Path, arguments: list[str]) -> int:
@@ -35,18 +35,25 @@ def run_against(path: Path, arguments: list[str]) -> int:
     options = parse(with_components(Options, chosen), rest, prog="burnish deploy CHECKPOINT --env ID")
     loaded = load_checkpoint(path, options.env)
     folder = Path(options.out) if options.out else _fresh(path / "deployments")
+    runtime = with_replan(options.runtime, loaded.replan_steps)
     env = options.env.build(1)
     stopped = 0
     try:
         tasks = (options.task or env.spec.tasks[0],)
         for number, start in enumerate(evaluation_starts(env.spec, options.episodes, tasks=tasks, seed=options.seed)):
-            report = run_env(loaded.policy, env, start, options.runtime, log=folder / f"{number:03d}")
+            report = run_env(loaded.policy, env, start, runtime, log=folder / f"{number:03d}")
             say(f"[bold]episode {number}[/] {start}\n{report.text()}")
             stopped += bool(report.stop)
     finally:
         env.close()
     say(f"\nTick logs: {folder}")
     return 1 if stopped else 0
+
+
+def with_replan(runtime: RuntimeConfig, replan_steps: int) -> RuntimeConfig:
+    """Return the configuration with the checkpoint's replan horizon, where none is named."""
+    chunking = runtime.chunking
+    return runtime if chunking.replan_steps else replace(runtime, chunking=replace(chunking, replan_steps=replan_steps))
 
 
 def _fresh(root: Path) -> Path:

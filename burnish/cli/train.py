@@ -1,5 +1,6 @@
 """``burnish train RECIPE``: ids first, then the fields of what was chosen, then the recipe runs."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -11,7 +12,7 @@ from burnish import registry
 from burnish.cli.console import say
 from burnish.cli.options import choose_components, parse, take, with_components
 from burnish.core.config import from_plain, to_plain
-from burnish.core.errors import ConfigError
+from burnish.core.errors import BurnishError, ConfigError
 
 COMPONENTS = ("env", "policy", "teacher")
 """Fields of a recipe that an id on the command line may replace."""
@@ -29,21 +30,34 @@ class Run:
 
 def run(arguments: list[str]) -> int:
     """Run a recipe."""
+    resume, arguments = take(arguments, "resume")
+    if resume is not None and (not arguments or arguments[0].startswith("-")):
+        arguments = [recipe_of(Path(resume)), *arguments]
     if not arguments or arguments[0].startswith("-"):
         names = ", ".join(registry.names("recipe"))
-        say(f"usage: burnish train RECIPE [--out DIR] [--resume DIR] [options]\n\nRecipes: {names}.")
+        say("usage: burnish train RECIPE \\[--out DIR] \\[options]\n       burnish train --resume DIR")
+        say(f"\nRecipes: {names}.")
         say("Options of a recipe: burnish train RECIPE --help")
         return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
-    resume, arguments = take(arguments, "resume")
     out, arguments = take(arguments, "out")
     recipe = arguments[0]
     if resume is not None:
+        if out is not None:
+            raise ConfigError("A resumed run stays in its folder; take out --out.")
         config = read_config(Path(resume), recipe, arguments[1:])
         return int(config.run(Run(Path(resume), resume=True)) or 0)
     config = configure(recipe, arguments[1:])
     directory = Path(out) if out else _fresh_folder(recipe)
     write_config(directory, recipe, config)
-    return int(config.run(Run(directory, resume=False)) or 0)
+    say(f"Run folder: {directory}")
+    try:
+        return int(config.run(Run(directory, resume=False)) or 0)
+    except BurnishError:
+        if not (directory / "metrics.jsonl").exists():  # it never began: leave the name free for the next try
+            (directory / "config.json").unlink()
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+        raise
 
 
 def configure(recipe: str, arguments: list[str]) -> Any:
@@ -86,16 +100,10 @@ def read_config(directory: Path, recipe: str, overrides: list[str]) -> Any:
     Raises:
         ConfigError: If there is none, it is of another recipe, or options are given on top.
     """
-    source = directory / "config.json"
-    if not source.is_file():
-        raise ConfigError(f"{directory} holds no config.json, so there is no run to go on with.")
+    source, plain = _read_plain(directory)
     if overrides:
         raise ConfigError(f"A resumed run keeps its configuration; take out {' '.join(overrides)}.")
-    try:
-        plain = json.loads(source.read_text(encoding="utf-8"))
-        found, components, numbers = plain["recipe"], plain["components"], plain["config"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ConfigError(f"{source} is not a run configuration: {error!r}.") from error
+    found, components, numbers = plain["recipe"], plain["components"], plain["config"]
     if found != recipe:
         raise ConfigError(
             f"{directory} is a run of recipe '{found}', not '{recipe}': burnish train {found} --resume ..."
@@ -104,6 +112,31 @@ def read_config(directory: Path, recipe: str, overrides: list[str]) -> Any:
     chosen = {kind: registry.from_json(kind, value) for kind, value in components.items()}
     made = with_components(cls, chosen)
     return from_plain(made, numbers, str(source))
+
+
+def recipe_of(directory: Path) -> str:
+    """Return the recipe of a run folder.
+
+    Raises:
+        ConfigError: If it holds no run.
+    """
+    return str(_read_plain(directory)[1]["recipe"])
+
+
+def _read_plain(directory: Path) -> tuple[Path, dict[str, Any]]:
+    source = directory / "config.json"
+    if not source.is_file():
+        raise ConfigError(f"{directory} holds no config.json, so there is no run to go on with.")
+    try:
+        plain: Any = json.loads(source.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{source} is damaged: {error}. Begin a new run.") from error
+    wanted = {"recipe": str, "components": dict, "config": dict}
+    for name, kind in wanted.items():
+        found = plain.get(name) if isinstance(plain, dict) else None
+        if not isinstance(found, kind):
+            raise ConfigError(f"{source} is not a run configuration: '{name}' is {found!r}. Begin a new run.")
+    return source, plain
 
 
 def _fresh_folder(recipe: str) -> Path:

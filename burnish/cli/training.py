@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from burnish.cli.building import build_env, build_policy, describe
+from burnish import registry
+from burnish.cli.building import RANGES, build_env, build_policy, describe
 from burnish.cli.console import console, say
 from burnish.cli.train import Run
 from burnish.core.errors import ConfigError
 from burnish.core.seeding import stream
-from burnish.rl.checkpoint import load_policy, read_description, resolve
+from burnish.rl.checkpoint import last_checkpoint, load_policy, read_description, resolve
 from burnish.rl.log import progress
 from burnish.rl.train import Parts, TrainNumbers, train
 
@@ -46,11 +47,19 @@ class Setup:
 
 def post_train(setup: Setup, run: Run) -> int:
     """Build everything, train, and say where the result is."""
-    policy_config = start_from(setup.policy, setup.checkpoint)
+    there = last_checkpoint(run.directory) if run.resume else None
+    source: dict[str, Any] = {}
+    if there is not None:  # all that the run began with is in its own folder
+        source = read_description(there)
+        policy_config = registry.from_json("policy", source["policy"])
+    else:
+        if setup.checkpoint:
+            source = read_description(resolve(Path(setup.checkpoint)))
+        policy_config = start_from(setup.policy, setup.checkpoint)
     env = build_env(setup.env, setup.num_envs, setup.workers)
     try:
         policy = build_policy(policy_config, env.spec, seed=setup.numbers.seed)
-        if setup.checkpoint and policy_config is setup.policy:
+        if there is None and setup.checkpoint and policy_config is setup.policy:
             load_policy(resolve(Path(setup.checkpoint)), policy)
         parts = Parts(
             sampler=setup.sampler.build(env.spec, generator=stream(setup.numbers.seed, "sampler")),
@@ -62,6 +71,8 @@ def post_train(setup: Setup, run: Run) -> int:
         # A policy made from a folder knows the configuration that builds it again without that folder.
         built_from = getattr(policy, "config", policy_config)
         description = describe(setup.recipe, built_from, setup.env, env.spec, replan)
+        if RANGES in source:
+            description[RANGES] = source[RANGES]
         with progress(setup.numbers.iterations, console) as report:
             result = train(
                 policy,
@@ -87,8 +98,6 @@ def start_from(policy: Any, checkpoint: str) -> Any:
     """
     if not checkpoint:
         return policy
-    from burnish import registry
-
     directory = resolve(Path(checkpoint))
     found, wanted = read_description(directory)["policy"]["id"], registry.name_of("policy", policy)
     if found != wanted:

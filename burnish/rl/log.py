@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 METRICS_FILE = "metrics.jsonl"
-SHOWN = ("return", "success", "clipped_ratio/kl", "degenerate_share", "env_steps_per_second")
+SHOWN = ("loss", "loss/validation", "return", "success", "clipped_ratio/kl", "degenerate_share", "env_steps_per_second")
 """Figures of the progress line, where a run has them."""
 
 

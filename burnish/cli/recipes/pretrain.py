@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from burnish.cli.building import build_policy, describe, env_spec_of
+from burnish.cli.building import RANGES, build_policy, describe, env_spec_of
 from burnish.cli.console import console, say
 from burnish.cli.options import Component
 from burnish.cli.train import Run
@@ -45,6 +45,11 @@ class Config:
         dataset.check_fit(policy.spec.observation, policy.spec.action, spec.control_dt)
         replan = self.replan_steps or policy.spec.chunk_steps
         description = describe("pretrain", getattr(policy, "config", self.policy), self.env, spec, replan)
+        description[RANGES] = {
+            key: {name: dataset.statistics[key][name] for name in ("min", "max")}
+            for key, item in spec.public_observation.items()
+            if key in dataset.statistics and len(item.shape) == 1
+        }
         with progress(self.numbers.steps, console) as report:
             result = pretrain(
                 policy,
