@@ -4,7 +4,7 @@ import copy
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,8 @@ from burnish.nn.mlp import ACTIVATIONS, Views, forward_numpy, make_mlp, torch_ge
 from burnish.nn.normalise import RunningMoments, Statistics, affine, affine_of
 from burnish.nn.tensors import as_tensor
 
+ACTOR_PREFIXES = ("actor.", "state_", "action_", "moments")
+"""Of the names of weights and buffers that make the deterministic policy."""
 CLIP = 10.0
 """Normalised observations are cut at +- this, so that one odd sensor reading does not saturate the network."""
 
@@ -36,6 +38,8 @@ class Config:
     the action limits are at -1 and 1. Log-probabilities, divergences and the log-std are in those units.
     """
 
+    path: str | None = None
+    """Folder that this policy was saved in: its actor and normalisation are the start; log-std and critic are new."""
     chunk_steps: int = 8
     """Actions K per answer."""
     hidden: tuple[int, ...] = (64, 64)
@@ -79,6 +83,7 @@ class Config:
         Raises:
             ConfigError: If a key does not exist or is no vector.
             SpecError: If the actor asks for a privileged key.
+            CheckpointError: If ``path`` cannot be used.
         """
         vectors = {key: spec for key, spec in env_spec.observation.items() if len(spec.shape) == 1}
         public = tuple(key for key in vectors if key in env_spec.public_observation)
@@ -96,7 +101,10 @@ class Config:
             critic_observation={key: vectors[key] for key in self.critic_keys},
         )
         check_fit(spec, env_spec)
-        return MLPPolicy(self, spec, generator=generator, statistics=statistics)
+        policy = MLPPolicy(replace(self, path=None), spec, generator=generator, statistics=statistics)
+        if self.path is not None:
+            policy.load_actor(Path(self.path))
+        return policy
 
 
 class MLPPolicy(nn.Module):
@@ -171,6 +179,8 @@ class MLPPolicy(nn.Module):
         steps = action.shape[1]
         log_std = self._log_std(steps)
         log_prob = gaussian.log_prob(action, self._mean(observation)[:, :steps], log_std)
+        if not self.config.per_step_std:  # then all steps have the same entropy, and so has any mean of them
+            return Evaluation(log_prob, gaussian.entropy(log_std[0]).expand(len(log_prob)))
         mask = gaussian.executed_mask(executed, steps, action.device)
         return Evaluation(log_prob, gaussian.masked_mean(gaussian.entropy(log_std).expand_as(mask), mask))
 
@@ -252,25 +262,35 @@ class MLPPolicy(nn.Module):
 
     def load(self, directory: Path) -> None:
         """Read what :meth:`save` wrote; the policy must have been built with the same Config."""
-        try:
-            description = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-            state = load_file(directory / "model.safetensors")
-        except (OSError, ValueError, SafetensorError) as error:
-            raise CheckpointError(f"Cannot read the mlp policy in '{directory}': {error}.") from error
-        if description.get("policy") != "mlp":
-            raise CheckpointError(f"'{directory}' holds a policy of kind {description.get('policy')!r}, not 'mlp'.")
+        description, state = _read(directory)
         stored = from_plain(Config, description["config"], f"{directory}/config.json")
         if stored != self.config:
             raise CheckpointError(
                 f"'{directory}' holds an mlp policy with {stored}, but this one was built with {self.config}. "
-                "Build it with the stored configuration."
+                "Build it with the stored configuration, or start from its actor with policy.path."
             )
+        self._set(state, directory)
+        if fingerprint(self.normalisation()) != description["normalisation"]:
+            raise CheckpointError(f"The normalisation in '{directory}' is not the one that was saved; it was changed.")
+
+    def load_actor(self, directory: Path) -> None:
+        """Read the actor and the normalisation from what :meth:`save` wrote; log-std and critic stay as they are.
+
+        Raises:
+            CheckpointError: If the actor reads other keys, or has other sizes.
+        """
+        description, state = _read(directory)
+        found, wanted = list(description["spec"]["observation"]), list(self._state_keys)
+        if found != wanted:
+            raise CheckpointError(f"The actor in '{directory}' reads {found}, but this one was built to read {wanted}.")
+        kept = {key: item for key, item in self.state_dict().items() if not key.startswith(ACTOR_PREFIXES)}
+        self._set({**{key: item for key, item in state.items() if key.startswith(ACTOR_PREFIXES)}, **kept}, directory)
+
+    def _set(self, state: Mapping[str, torch.Tensor], directory: Path) -> None:
         try:
             self.load_state_dict(state)
         except RuntimeError as error:
             raise CheckpointError(f"The weights in '{directory}' do not fit this policy: {error}.") from error
-        if fingerprint(self.normalisation()) != description["normalisation"]:
-            raise CheckpointError(f"The normalisation in '{directory}' is not the one that was saved; it was changed.")
 
     def export_module(self) -> tuple[nn.Module, tuple[torch.Tensor, ...], tuple[str, ...]]:
         """Return (module, example inputs, input names): raw vectors (1, D) to the most likely chunk (1, K, A)."""
@@ -310,3 +330,14 @@ def _width(specs: Mapping[str, ArraySpec]) -> int:
 
 def _concatenate(parts: list[Array]) -> Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts, -1)
+
+
+def _read(directory: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    try:
+        description = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        state = load_file(directory / "model.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise CheckpointError(f"Cannot read the mlp policy in '{directory}': {error}.") from error
+    if description.get("policy") != "mlp":
+        raise CheckpointError(f"'{directory}' holds a policy of kind {description.get('policy')!r}, not 'mlp'.")
+    return description, state

@@ -188,6 +188,26 @@ def test_save_and_load_give_the_same_policy(tmp_path):
     assert {file.name for file in (tmp_path / "p").iterdir()} == {"config.json", "model.safetensors"}
 
 
+def test_a_saved_actor_can_be_the_start_of_another_policy(tmp_path):
+    statistics = {"observation.state": {"mean": [1.0] * 3, "std": [2.0] * 3}}
+    saved = perturb(make(Config(chunk_steps=4, hidden=(16,)), statistics=statistics))
+    saved.save(tmp_path)
+    start = Config(
+        path=str(tmp_path), chunk_steps=4, hidden=(16,), critic_keys=("privileged.pose",), init_std=0.1, min_std=0.05
+    )
+    policy = start.build(ENV, generator=stream(3))
+    first, second = (p.act(observe(), generator=stream(0), deterministic=True) for p in (saved, policy))
+    np.testing.assert_array_equal(first.action_chunk, second.action_chunk)
+    assert policy.log_std.exp().detach().numpy() == pytest.approx(0.1)
+    assert policy.config.path is None
+    with pytest.raises(CheckpointError, match="reads"):
+        Config(path=str(tmp_path), chunk_steps=4, hidden=(16,), state_keys=("observation.state",)).build(
+            ENV, generator=stream(3)
+        )
+    with pytest.raises(CheckpointError, match="do not fit"):
+        Config(path=str(tmp_path), chunk_steps=4, hidden=(8,)).build(ENV, generator=stream(3))
+
+
 def test_load_explains_what_does_not_fit(tmp_path):
     policy = make()
     with pytest.raises(CheckpointError, match="Cannot read"):
