@@ -26,8 +26,9 @@ def log_prob(action: torch.Tensor, mean: torch.Tensor, log_std: torch.Tensor) ->
     Returns:
         (...) float32, nats.
     """
-    noise = (action.float() - mean.float()) * torch.exp(-log_std.float())
-    return -0.5 * (noise.square() + 2 * log_std.float() + LOG_TWO_PI).sum(-1)
+    log_std = log_std.float()
+    noise = (action.float() - mean.float()) * torch.exp(-log_std)
+    return -0.5 * noise.square().sum(-1) - (log_std.sum(-1) + 0.5 * LOG_TWO_PI * mean.shape[-1])
 
 
 def log_prob_numpy(action: Array, mean: Array, log_std: Array) -> Array:

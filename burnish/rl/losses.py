@@ -9,6 +9,8 @@ def weighted_mean(item: torch.Tensor, weight: torch.Tensor | None = None) -> tor
     """Return sum(weight * item) / sum(weight), 0 where all weights are 0; shapes must be equal."""
     if weight is None:
         return item.mean()
+    if item.ndim == 1:
+        return torch.dot(item, weight) / weight.sum().clamp_min(1e-8)
     return (item * weight).sum() / weight.sum().clamp_min(1e-8)
 
 
@@ -35,7 +37,11 @@ def clipped_surrogate(
             f"found {clip_low}, {clip_high}, {dual_clip}."
         )
     ratio = log_ratio.exp()
-    loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - clip_low, 1.0 + clip_high))
+    gain = advantage * ratio
+    with torch.no_grad():  # a clipped ratio has no gradient
+        clipped = advantage * ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
+        counts = gain <= clipped
+    loss = -torch.where(counts, gain, clipped)
     if dual_clip:
         loss = torch.where(advantage < 0, torch.minimum(loss, -advantage * dual_clip), loss)
     return loss

@@ -1,6 +1,7 @@
 """One update: minibatches of a labelled rollout over the objectives, lean enough for small nets on a CPU."""
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -97,15 +98,53 @@ class Optimiser:
                 for parameter in self.parameters[role]:
                     parameter.grad = None
                 continue
-            parameters = [item for item in self.parameters[role] if item.grad is not None]
-            norm = torch.nn.utils.get_total_norm([cast(torch.Tensor, item.grad) for item in parameters], foreach=True)
-            norms[f"grad_norm/{role}"] = size = norm.item()
+            gradients = [item.grad for item in self.parameters[role] if item.grad is not None]
+            size = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))).item() if gradients else 0.0
+            norms[f"grad_norm/{role}"] = size
             if 0.0 < max_grad_norm < size < float("inf"):
-                torch.nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm, foreach=True)
-        if not np.isfinite(list(norms.values())).all():
+                torch._foreach_mul_(gradients, max_grad_norm / (size + 1e-6))
+        if not all(map(math.isfinite, norms.values())):
             raise CheckError(f"The gradient is not finite ({norms}). Lower the learning rate or look at the rewards.")
-        self.adam.step()
+        self._step_adam()
         return norms
+
+    def _step_adam(self) -> None:
+        """Step as ``adam.step()`` does, whose own bookkeeping costs more than the arithmetic of a small network."""
+        work = []
+        for group in self.adam.param_groups:
+            parameters = [item for item in group["params"] if item.grad is not None]
+            states = [self.adam.state[item] for item in parameters]
+            if not group["fused"] or not all(states):
+                self.adam.step()
+                return
+            work.append((group, parameters, states))
+        with torch.no_grad():
+            for group, parameters, states in work:
+                if not parameters:
+                    continue
+                steps = [state["step"] for state in states]
+                torch._foreach_add_(steps, 1)
+                torch._fused_adamw_(
+                    parameters,
+                    [item.grad for item in parameters],
+                    [state["exp_avg"] for state in states],
+                    [state["exp_avg_sq"] for state in states],
+                    [],
+                    steps,
+                    lr=group["lr"],
+                    beta1=group["betas"][0],
+                    beta2=group["betas"][1],
+                    weight_decay=group["weight_decay"],
+                    eps=group["eps"],
+                    amsgrad=False,
+                    maximize=False,
+                )
+
+    def forget_gradients(self) -> None:
+        """Begin a new minibatch."""
+        for parameters in self.parameters.values():
+            for parameter in parameters:
+                parameter.grad = None
 
     def keep(self) -> None:
         """Remember parameters and moments for :meth:`restore`."""
@@ -155,21 +194,22 @@ def total_loss(
     Raises:
         CheckError: If a loss is not finite.
     """
-    total = torch.zeros(())
+    total: torch.Tensor | None = None
     metrics: dict[str, float] = {}
     for objective in objectives:
         if objective.coefficient == 0.0:
             continue
         loss, figures = objective.loss(policy, batch, previous=previous, reference=reference)
         metrics[f"{objective.name}/loss"] = number = loss.item()
-        if not np.isfinite(number):
+        if not math.isfinite(number):
             raise CheckError(
                 f"The loss of objective '{objective.name}' is {number}. Ranges in this minibatch: advantage "
                 f"{_range(batch.advantage)}, return {_range(batch.return_)}, log-prob {_range(batch.sample.log_prob)}."
             )
         metrics |= {f"{objective.name}/{key}": figure for key, figure in figures.items()}
-        total = total + objective.coefficient * loss
-    return total, metrics
+        weighted = loss if objective.coefficient == 1.0 else objective.coefficient * loss
+        total = weighted if total is None else total + weighted
+    return torch.zeros(()) if total is None else total, metrics
 
 
 def update(
@@ -219,7 +259,7 @@ def update(
             part = shuffled.part(start, stop) if shuffled is not None else batch.take(order[start:stop])
             shared.forget()
             loss, figures = total_loss(view, part, objectives, previous=previous, reference=reference)
-            optimiser.adam.zero_grad(set_to_none=True)
+            optimiser.forget_gradients()
             loss.backward()  # type: ignore[no-untyped-call]
             rows.append(figures | optimiser.step(max_grad_norm))
         shared.forget()

@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from burnish.core.contracts import TrainablePolicy
 from burnish.core.errors import ConfigError
+from burnish.core.spec import Array
 from burnish.data.rollout import Batch
 from burnish.rl.losses import clipped_surrogate, weighted_mean
-from burnish.rl.ratios import Granularity, kl_k3, log_ratio
+from burnish.rl.ratios import Granularity, log_ratio
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,12 @@ class ClippedRatio:
         loss = clipped_surrogate(
             change, advantage, clip_low=config.clip_low, clip_high=config.clip_high, dual_clip=config.dual_clip
         )
-        with torch.no_grad():
-            ratio = change.exp()
-            counted = None if mask is None else mask.float()
-            outside = ((ratio < 1.0 - config.clip_low) | (ratio > 1.0 + config.clip_high)).float()
-            figures = torch.stack(
-                [weighted_mean(kl_k3(change), counted), weighted_mean(outside, counted), ratio.max()]
-            ).tolist()
-        return weighted_mean(loss, weight), dict(zip(("kl", "clipped", "ratio_max"), figures, strict=True))
+        counted = change.detach() if mask is None else change.detach()[mask]
+        return weighted_mean(loss, weight), self._figures(counted.cpu().numpy())
+
+    def _figures(self, change: Array) -> dict[str, float]:
+        """Return the metrics of all log-ratios that count; numpy is several times faster for so few."""
+        ratio = np.exp(change)
+        outside = (ratio < 1.0 - self._config.clip_low) | (ratio > 1.0 + self._config.clip_high)
+        kl = (np.expm1(change) - change).mean()  # burnish.rl.ratios.kl_k3
+        return {"kl": float(kl), "clipped": float(outside.mean()), "ratio_max": float(ratio.max())}

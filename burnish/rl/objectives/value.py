@@ -61,5 +61,5 @@ class Value:
             clip=self._config.clip,
             huber_delta=self._config.huber_delta,
         )
-        error = float((value.detach() - batch.return_).square().mean().sqrt())
+        error = (value.detach() - batch.return_).square_().mean().item() ** 0.5
         return weighted_mean(loss, batch.weight), {"error": error}

@@ -203,3 +203,21 @@ def test_a_gradient_that_is_not_finite_is_refused() -> None:
 
     with pytest.raises(CheckError, match="gradient is not finite"):
         run(policy, batch_of(policy), [Steep()])
+
+
+def test_steps_are_those_of_torch() -> None:
+    ours, theirs = make(), make()
+    optimiser = Optimiser(ours, RATES, epsilon=1e-5)
+    groups = [{"params": theirs.parameter_groups()[role], "lr": rate} for role, rate in RATES.items()]
+    adam = torch.optim.AdamW(groups, eps=1e-5, weight_decay=0.0, fused=True)
+    for step in range(4):
+        for policy in (ours, theirs):
+            policy.zero_grad()
+            loss = sum(
+                (item * (step + 1)).sin().sum() for group in policy.parameter_groups().values() for item in group
+            )
+            loss.backward()
+        optimiser.step(0.0)
+        adam.step()
+    for key, tensor in theirs.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[key], tensor, rtol=0, atol=0)
