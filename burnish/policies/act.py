@@ -63,6 +63,8 @@ class Config:
     """Initial standard deviation, normalised action units."""
     init_std_factor: tuple[float, ...] = ()
     """Factor on ``init_std`` for each action entry; empty means 1."""
+    noise_correlation: float = 0.0
+    """Correlation of the noise of successive actions of a chunk, in [0, 1); see :mod:`burnish.nn.correlated`."""
     min_std: float = 0.01
     """Floor of the standard deviation, normalised action units."""
     freeze_backbone: bool = False
@@ -79,6 +81,8 @@ class Config:
             )
         if not 0 < self.min_std <= self.init_std:
             raise ConfigError(f"act: need 0 < min_std <= init_std, found {self.min_std} and {self.init_std}.")
+        if not 0.0 <= self.noise_correlation < 1.0:
+            raise ConfigError(f"act: noise_correlation must be within [0, 1), found {self.noise_correlation}.")
         if any(factor <= 0 for factor in self.init_std_factor):
             raise ConfigError(f"act: init_std_factor must be positive, found {self.init_std_factor}.")
         if self.extra_scale and (len(self.extra_scale) != len(self.extra_state_keys) or min(self.extra_scale) <= 0):

@@ -17,7 +17,7 @@ from burnish.core.config import to_plain
 from burnish.core.errors import CheckError, CheckpointError
 from burnish.core.spec import Observation, PolicySpec, fingerprint, to_json
 from burnish.core.step import ActionSample, Evaluation
-from burnish.nn import gaussian
+from burnish.nn import correlated, gaussian
 from burnish.nn.graph import ObservationModule
 from burnish.nn.mlp import torch_generator
 from burnish.nn.normalise import MIN_SCALE, Statistics, affine_of
@@ -109,7 +109,8 @@ class GaussianACT(nn.Module):
             if deterministic:
                 chunk = self._action.inverse(mean)
                 return ActionSample(chunk.cpu().numpy(), np.zeros(mean.shape[:2], np.float32))
-            noise = as_tensor(generator.standard_normal(mean.shape, dtype=np.float32), mean)
+            white = generator.standard_normal(mean.shape, dtype=np.float32)
+            noise = as_tensor(correlated.correlate(white, self.config.noise_correlation), mean)
             log_std = self._log_std()
             chunk = self._action.inverse(mean + noise * self.free * log_std.exp())
             log_prob = self._log_prob(self._normalised(chunk), mean)
@@ -119,9 +120,10 @@ class GaussianACT(nn.Module):
         """Return log-prob (B, G) of the steps of the stored chunk, and entropy (B,) averaged over executed steps."""
         action = self._normalised(sample.action_chunk)
         steps = action.shape[1]
-        log_prob = self._log_prob(action, self._mean(observation)[:, :steps])
+        mean = self._mean(observation)[:, :steps]
+        log_prob = self._log_prob(action, mean)
         mask = gaussian.executed_mask(executed, steps, action.device)
-        entropy = gaussian.entropy(self._pick(self._log_std())).expand_as(mask)
+        entropy = correlated.entropy(self._pick(mean), self._pick(self._log_std()), self.config.noise_correlation)
         return Evaluation(log_prob, gaussian.masked_mean(entropy, mask))
 
     def divergence(
@@ -135,7 +137,7 @@ class GaussianACT(nn.Module):
                 mean = self._normalised(reference._action.inverse(mean))
                 log_std = log_std + torch.log(reference._action.scale / self._action.scale)
         mine = self._pick(self._mean(observation)[:, :steps]), self._pick(self._log_std())
-        kl = gaussian.kl(self._pick(mean), self._pick(log_std), *mine)
+        kl = correlated.kl(self._pick(mean), self._pick(log_std), *mine, self.config.noise_correlation)
         return (kl * gaussian.executed_mask(executed, steps, kl.device)).sum(-1)
 
     def imitation_loss(self, observation: Observation, action_chunk: Any, executed: Any) -> torch.Tensor:
@@ -298,7 +300,8 @@ class GaussianACT(nn.Module):
         return normalised
 
     def _log_prob(self, action: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-        return gaussian.log_prob(self._pick(action), self._pick(mean), self._pick(self._log_std()))
+        correlation = self.config.noise_correlation
+        return correlated.log_prob(self._pick(action), self._pick(mean), self._pick(self._log_std()), correlation)
 
     def _pick(self, entries: torch.Tensor) -> torch.Tensor:
         """Return the action entries that varied in the demonstrations; the others are never explored."""

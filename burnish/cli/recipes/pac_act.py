@@ -1,8 +1,8 @@
 """PAC-ACT (arXiv 2607.09590): chunk-level PPO for a pretrained action-chunking transformer, near its own prior.
 
-The actor is the pretrained ACT without its CVAE, with a Gaussian of learned width around its chunk. The critic copies the
-encoder and also sees privileged entries while training. The update is clipped, held near the policy before it (beta1),
-and the reward pays for leaving the pretrained policy (beta2).
+The actor is the pretrained ACT without its CVAE, with a Gaussian of learned width around its chunk. The critic copies
+the encoder and also sees privileged entries while training. The update is clipped, held near the policy before it
+(beta1), and the reward pays for leaving the pretrained policy (beta2).
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from burnish.cli.training import Setup, post_train
 from burnish.envs.contact import contour
 from burnish.policies import act
 from burnish.rl.controllers.early_stop import Config as EarlyStop
+from burnish.rl.controllers.kl_target import Config as KlTarget
 from burnish.rl.labelers.advantage_normalisation import Config as AdvantageNormalisation
 from burnish.rl.labelers.behaviour_prior import Config as BehaviourPrior
 from burnish.rl.labelers.gae import Config as Gae
@@ -57,7 +58,9 @@ class Config:
     """The critic."""
     entropy: Entropy = Entropy(coefficient=0.0)
     """Entropy bonus."""
-    early_stop: EarlyStop = EarlyStop()
+    kl_target: KlTarget = KlTarget(target=0.02)
+    """Learning rate by the size of updates."""
+    early_stop: EarlyStop = EarlyStop(limit=0.1)
     """End of an update that moves too far."""
     numbers: TrainNumbers = TrainNumbers()
     """Numbers of the loop."""
@@ -79,7 +82,7 @@ class Config:
                 self.advantage_normalisation,
             ],
             objectives=[self.clipped_ratio, self.value, *(item for item, weight in optional if weight)],
-            controllers=[self.early_stop],
+            controllers=[self.kl_target, self.early_stop],
             numbers=self.numbers,
         )
         return post_train(setup, run)
