@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"burnish: there is no command '{command}'.{suggest(command, COMMANDS)}\n")
         return 2
     set_thread_defaults()
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a component of one's own is named by its module, from where one works
     try:
         return _load(command)(rest)
     except BurnishError as error:

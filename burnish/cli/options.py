@@ -3,6 +3,7 @@
 import dataclasses
 import typing
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import tyro
@@ -125,7 +126,7 @@ def _switches(cls: type[Any], prefix: str = "") -> set[str]:
 def _with_true(arguments: Sequence[str], switches: set[str]) -> list[str]:
     """Return the arguments with ``True`` after each switch that stands alone."""
     completed = []
-    for item, following in zip(arguments, [*arguments[1:], "--"], strict=True):
+    for item, following in zip_longest(arguments, arguments[1:], fillvalue="--"):
         completed.append(item)
         if "--" + item[2:].replace("-", "_") in switches and following.startswith("-"):
             completed.append("True")
