@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 import mujoco
 import numpy as np
 
-from burnish.core.errors import ConfigError
+from burnish.core.errors import ConfigError, EnvError
 from burnish.core.seeding import stream
 from burnish.core.spec import IMAGE_PREFIX, TASK_KEY, Array, ArraySpec, EnvSpec, MetricSpec
 from burnish.core.step import Start
@@ -152,6 +152,12 @@ class ContactEnv:
         self._task.shape(self._rig.model, self._scenario)
         self._rig.reset(self._scenario)
         self._progress = self._task.begin(self._scenario, self._rig.true_pose())
+        distance = self._task.distance(self._rig.true_pose())
+        if distance <= 0.0 or self._rig.data.ncon:
+            raise EnvError(
+                f"{self.spec.id}: the tool starts inside the fixture (surface distance {distance:.4f} m) at "
+                f"{self._scenario.start.tolist()} in the estimated frame with {start}. Lower the bias."
+            )
         self._record = ForceRecord(self._tool.physics_dt)
         self._steps, self._success, self._success_once, self._cycle_steps = 0, False, False, 0
 
@@ -215,7 +221,7 @@ class ContactEnv:
     def render(self) -> Array:
         """Return a picture from the front camera, (480, 640, 3) uint8."""
         if self._window is None:
-            self._window = Renderer(self._rig.model, 640, 480, profile="shadows")
+            self._window = Renderer(self._rig.model, 640, 480, profile="fidelity")
         self._rig.update_view()
         return self._window.render(self._rig.data, "front")
 

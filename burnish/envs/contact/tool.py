@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from burnish.core.errors import ConfigError, EnvError
+from burnish.core.errors import ConfigError
 from burnish.core.spec import Array
 from burnish.envs.contact.forces import LowPass, Readings
 from burnish.envs.contact.scenario import Scenario, to_local, to_parent
@@ -76,6 +76,8 @@ _SCENE = """
     <global offwidth="640" offheight="480"/>
     <map znear="0.01" zfar="20"/>
   </visual>
+  <asset><texture name="sky" type="skybox" builtin="gradient" rgb1="0.75 0.8 0.85" rgb2="0.35 0.4 0.5"
+    width="64" height="64"/></asset>
   <worldbody>
     <light pos="0.3 -0.4 1.2" dir="0.1 0.3 -1" diffuse="0.7 0.7 0.7" ambient="0.3 0.3 0.3" castshadow="false"/>
     <camera name="front" pos="0.5 -0.32 0.26" xyaxes="1 0 0 0 0.45 0.89" fovy="40"/>
@@ -167,11 +169,7 @@ class Rig:
         self._contact = np.zeros(tool.substeps, bool)
 
     def reset(self, scenario: Scenario) -> None:
-        """Put fixture and tool where the scenario says, at rest, and tare the sensor.
-
-        Raises:
-            EnvError: If the tool would start inside the fixture.
-        """
+        """Put fixture and tool where the scenario says, at rest, and tare the sensor."""
         model, data, tool = self.model, self.data, self.tool
         scale = scenario.stiffness_scale
         model.pair_friction[:, :2] = scenario.friction
@@ -188,11 +186,6 @@ class Rig:
         self.setpoint = to_parent(scenario.start, self._estimate)
         data.qpos[:] = data.ctrl[:] = self.setpoint[: self._entries]
         mujoco.mj_forward(model, data)
-        if data.ncon:
-            raise EnvError(
-                f"The tool starts inside the fixture (penetration {-data.contact.dist.min():.4f} m at "
-                f"{scenario.start.tolist()} in the estimated frame). Raise the start height or lower the bias."
-            )
         self._tare = data.sensordata.copy()
         self._wrench = np.zeros(6)
 
