@@ -12,6 +12,7 @@ import os
 import platform
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -109,8 +110,16 @@ def _answer(name: str, pipe: Any) -> Any:
 
 
 def _work(competitor: Competitor, pipe: Any) -> None:
-    """Prepare, run one round to warm up, then one round whenever told."""
+    """Prepare, run one round to warm up, then one round whenever told; files go to a folder that is removed."""
     one_torch_thread()
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        os.chdir(folder)
+        tempfile.tempdir = folder
+        _serve(competitor, pipe)
+        os.chdir("/")
+
+
+def _serve(competitor: Competitor, pipe: Any) -> None:
     run = competitor()
     run()
     pipe.send("ready")
