@@ -10,12 +10,12 @@ import numpy as np
 
 from burnish import registry
 from burnish.core.contracts import Policy, Teacher, TrainablePolicy, VecEnv
-from burnish.core.errors import ConfigError
+from burnish.core.errors import CheckpointError, ConfigError
 from burnish.core.seeding import stream
 from burnish.core.spec import EnvSpec, Observation, PolicySpec, check_fit
 from burnish.core.step import ActionSample
 from burnish.data.episodes import Act
-from burnish.rl.checkpoint import load_policy, read_description, resolve
+from burnish.rl.checkpoint import DESCRIPTION_FILE, load_policy, read_description, resolve
 
 RANGES = "observation_range"
 """Entry of a checkpoint's description: per vector, the smallest and largest values in its demonstrations."""
@@ -79,11 +79,30 @@ def load_checkpoint(path: Path, env_config: Any | None = None) -> Loaded:
     """
     directory = resolve(path)
     description = read_description(directory)
-    env = env_config if env_config is not None else registry.from_json("env", description["env"])
-    spec = env_spec_of(env)
-    policy = build_policy(registry.from_json("policy", description["policy"]), spec, seed=0)
+    env = env_config if env_config is not None else component_of(directory, description, "env")
+    policy_config = component_of(directory, description, "policy")
+    if not isinstance(description.get("replan_steps"), int):
+        raise CheckpointError(f"{directory / DESCRIPTION_FILE} does not say 'replan_steps'; it is damaged.")
+    policy = build_policy(policy_config, env_spec_of(env), seed=0)
     load_policy(directory, policy)
     return Loaded(directory, description, env, policy)
+
+
+def component_of(directory: Path, description: Mapping[str, Any], kind: str) -> Any:
+    """Return the configuration of a checkpoint's env or policy.
+
+    Raises:
+        CheckpointError: If the description does not hold one.
+        ConfigError: If this version of burnish has no such field.
+        UnknownNameError: If there is no such component here.
+    """
+    entry = description.get(kind)
+    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str) or "config" not in entry:
+        raise CheckpointError(
+            f"{directory / DESCRIPTION_FILE} does not say which {kind} it belongs to: '{kind}' is {entry!r}, expected "
+            "an object with 'id' and 'config'. It is damaged, or was saved without burnish train."
+        )
+    return registry.from_json(kind, entry)
 
 
 @functools.lru_cache(maxsize=8)

@@ -16,6 +16,8 @@ from burnish.core.spec import EnvSpec
 
 CHECKED = ("env", "policy", "teacher", "sampler", "labeler", "objective", "controller")
 """Kinds that have a contract to be checked."""
+ALONE = ("env", "controller")
+"""Kinds that are checked without an environment around them."""
 NUM_ENVS = 3
 DEFAULT_ENV = "point_mass"
 
@@ -48,12 +50,13 @@ def run(arguments: list[str]) -> int:
         raise UnknownNameError(f"There are no checks for '{kind}'.{suggest(kind, CHECKED)}")
     env_name, rest = take(rest, "env")
     component = registry.load(kind, name)()
-    if kind == "env" and env_name is not None:
-        raise ConfigError(f"An env is checked by itself; take out --env {env_name}.")
-    env = component if kind == "env" else _env_for(kind, component, env_name)
-    chosen = {"component": component, **({} if kind == "env" else {"env": env})}
+    if kind in ALONE and env_name is not None:
+        raise ConfigError(f"A component of kind '{kind}' is checked by itself; take out --env {env_name}.")
+    chosen = {"component": component}
+    if kind not in ALONE:
+        chosen["env"] = _env_for(kind, component, env_name)
     options = parse(with_components(Options, chosen), rest, prog=f"burnish check {kind} {name}")
-    say(f"{kind} '{name}'" + ("" if kind == "env" else f" in '{registry.name_of('env', options.env)}'"))
+    say(f"{kind} '{name}'" + ("" if kind in ALONE else f" in '{registry.name_of('env', options.env)}'"))
     try:
         with _explained(kind, name):
             passed = check(kind, options.component, options.env, options.seed)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from burnish import registry
-from burnish.cli.building import TeacherActor, build_env, env_spec_of, load_checkpoint
+from burnish.cli.building import TeacherActor, build_env, component_of, env_spec_of, load_checkpoint
 from burnish.cli.console import console, progress, say
 from burnish.cli.options import Component, choose_components, parse, wants_help, with_components
 from burnish.core.contracts import VecEnv
@@ -97,7 +97,8 @@ def run(arguments: list[str]) -> int:
     if "env" not in chosen:
         if path is None:
             raise ConfigError(f"Say where the expert '{_teacher_name(chosen)}' acts: --env ID. See burnish list env.")
-        chosen["env"] = registry.from_json("env", read_description(resolve(path))["env"])
+        directory = resolve(path)
+        chosen["env"] = component_of(directory, read_description(directory), "env")
     options = parse(with_components(Options, chosen), rest, prog=f"burnish eval {path or '--teacher ID'}")
     subject = checkpoint_subject(path, options.env) if path is not None else teacher_subject(options)
     folder = Path(options.out) if options.out else subject.folder / "evaluations" / options.name

@@ -8,7 +8,7 @@ from burnish import registry
 from burnish.cli.building import actor_of, build_env, env_spec_of, load_checkpoint, teacher_act
 from burnish.cli.console import progress, say
 from burnish.cli.options import Component, command, take
-from burnish.core.errors import ConfigError
+from burnish.core.errors import ConfigError, suggest
 from burnish.core.spec import EnvSpec
 from burnish.core.step import TRAINING_SEED_START, Start
 
@@ -45,6 +45,11 @@ class Options:
 def recording_starts(spec: EnvSpec, episodes: int, tasks: tuple[str, ...], seed: int) -> list[Start]:
     """Return Starts for recording: tasks in turn, seeds in the range of training."""
     names = tasks or spec.tasks
+    for name in names:
+        if name not in spec.tasks:
+            raise ConfigError(f"Environment '{spec.id}' has no task '{name}'.{suggest(name, spec.tasks)}")
+    if episodes < 1 or seed < 0:
+        raise ConfigError(f"Recording needs episodes >= 1 and seed >= 0, found {episodes} and {seed}.")
     first = TRAINING_SEED_START + seed * (1 << 12)
     return [
         Start(task=names[i % len(names)], init=(seed * episodes + i) % spec.num_inits, seed=first + i)

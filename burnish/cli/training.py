@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from burnish import registry
-from burnish.cli.building import RANGES, build_env, build_policy, describe
+from burnish.cli.building import RANGES, build_env, build_policy, component_of, describe
 from burnish.cli.console import console, say
 from burnish.cli.train import Run
 from burnish.core.errors import ConfigError
@@ -51,7 +51,7 @@ def post_train(setup: Setup, run: Run) -> int:
     source: dict[str, Any] = {}
     if there is not None:  # all that the run began with is in its own folder
         source = read_description(there)
-        policy_config = registry.from_json("policy", source["policy"])
+        policy_config = component_of(there, source, "policy")
     else:
         if setup.checkpoint:
             source = read_description(resolve(Path(setup.checkpoint)))
@@ -99,7 +99,8 @@ def start_from(policy: Any, checkpoint: str) -> Any:
     if not checkpoint:
         return policy
     directory = resolve(Path(checkpoint))
-    found, wanted = read_description(directory)["policy"]["id"], registry.name_of("policy", policy)
+    stored = component_of(directory, read_description(directory), "policy")
+    found, wanted = registry.name_of("policy", stored), registry.name_of("policy", policy)
     if found != wanted:
         raise ConfigError(f"{checkpoint} holds a policy of kind '{found}', not '{wanted}': use --policy {found}.")
     if "path" not in {field.name for field in dataclasses.fields(policy)}:
