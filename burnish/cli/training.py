@@ -59,7 +59,7 @@ def post_train(setup: Setup, run: Run) -> int:
     env = build_env(setup.env, setup.num_envs, setup.workers)
     try:
         policy = build_policy(policy_config, env.spec, seed=setup.numbers.seed)
-        if there is None and setup.checkpoint and policy_config is setup.policy:
+        if there is None and setup.checkpoint and not getattr(policy_config, "path", None):
             load_policy(resolve(Path(setup.checkpoint)), policy)
         parts = Parts(
             sampler=setup.sampler.build(env.spec, generator=stream(setup.numbers.seed, "sampler")),
@@ -91,7 +91,10 @@ def post_train(setup: Setup, run: Run) -> int:
 
 
 def start_from(policy: Any, checkpoint: str) -> Any:
-    """Return the policy configuration with its ``path`` set to a checkpoint's policy folder, where it has one.
+    """Return the configuration of a policy that begins as a checkpoint's.
+
+    A policy that can be built from a folder gets the checkpoint's as its ``path``. Of another kind the checkpoint's own
+    configuration is taken, unless options ask for something else.
 
     Raises:
         ConfigError: If the checkpoint holds another kind of policy.
@@ -104,5 +107,5 @@ def start_from(policy: Any, checkpoint: str) -> Any:
     if found != wanted:
         raise ConfigError(f"{checkpoint} holds a policy of kind '{found}', not '{wanted}': use --policy {found}.")
     if "path" not in {field.name for field in dataclasses.fields(policy)}:
-        return policy
+        return stored if policy == type(policy)() else policy
     return dataclasses.replace(policy, path=str(directory / "policy"))
