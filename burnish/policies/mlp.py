@@ -180,7 +180,7 @@ class MLPPolicy(nn.Module):
         log_std = self._log_std(steps)
         log_prob = gaussian.log_prob(action, self._mean(observation)[:, :steps], log_std)
         if not self.config.per_step_std:  # then all steps have the same entropy, and so has any mean of them
-            return Evaluation(log_prob, gaussian.entropy(log_std[0]).expand(len(log_prob)))
+            return Evaluation(log_prob, gaussian.entropy(log_std).expand(len(log_prob)))
         mask = gaussian.executed_mask(executed, steps, action.device)
         return Evaluation(log_prob, gaussian.masked_mean(gaussian.entropy(log_std).expand_as(mask), mask))
 
@@ -318,7 +318,7 @@ class MLPPolicy(nn.Module):
 
     def _log_std(self, steps: int) -> torch.Tensor:
         log_std = self.log_std.clamp_min(math.log(self.config.min_std))
-        return log_std[:steps].expand(steps, -1)
+        return log_std[:steps] if self.config.per_step_std else log_std
 
     def _normalised(self, action_chunk: Any) -> torch.Tensor:
         return (as_tensor(action_chunk, self.action_mean) - self.action_mean) / self.action_scale
