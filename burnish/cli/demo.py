@@ -58,8 +58,8 @@ class Options:
     """Rollouts and updates of reinforcement learning."""
     episodes: int = 100
     """Episodes of each evaluation."""
-    num_envs: int = 32
-    """Environments run at once while training."""
+    num_envs: int = 0
+    """Environments run at once while training; 0 for the recipe's own."""
     videos: int = 2
     """Successes and failures to film, of each kind; 0 for none."""
     seed: int = 0
@@ -67,7 +67,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse a demo of nothing."""
-        for name in ("demonstrations", "pretrain_steps", "iterations", "episodes", "num_envs"):
+        for name in ("demonstrations", "pretrain_steps", "iterations", "episodes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, found {getattr(self, name)}.")
 
@@ -160,7 +160,8 @@ def _stages(options: Options) -> list[Stage]:
                 "pac_act",
                 better,
                 [
-                    *("--checkpoint", str(base), "--num_envs", str(options.num_envs), *SENSORS),
+                    *("--checkpoint", str(base), *SENSORS),
+                    *(("--num_envs", str(options.num_envs)) if options.num_envs else ()),
                     *("--numbers.iterations", str(options.iterations), "--numbers.seed", str(options.seed)),
                 ],
             ),

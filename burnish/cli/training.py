@@ -93,8 +93,8 @@ def post_train(setup: Setup, run: Run) -> int:
 def start_from(policy: Any, checkpoint: str) -> Any:
     """Return the configuration of a policy that begins as a checkpoint's.
 
-    A policy that can be built from a folder gets the checkpoint's as its ``path``. Of another kind the checkpoint's own
-    configuration is taken, unless options ask for something else.
+    The checkpoint's own configuration is taken, unless the recipe or options ask for something else; a policy that can
+    be built from a folder gets the checkpoint's as its ``path``.
 
     Raises:
         ConfigError: If the checkpoint holds another kind of policy.
@@ -106,6 +106,7 @@ def start_from(policy: Any, checkpoint: str) -> Any:
     found, wanted = registry.name_of("policy", stored), registry.name_of("policy", policy)
     if found != wanted:
         raise ConfigError(f"{checkpoint} holds a policy of kind '{found}', not '{wanted}': use --policy {found}.")
-    if "path" not in {field.name for field in dataclasses.fields(policy)}:
-        return stored if policy == type(policy)() else policy
-    return dataclasses.replace(policy, path=str(directory / "policy"))
+    begun = stored if policy == type(policy)() else policy
+    if "path" not in {field.name for field in dataclasses.fields(begun)}:
+        return begun
+    return dataclasses.replace(begun, path=str(directory / "policy"))
