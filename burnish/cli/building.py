@@ -67,7 +67,7 @@ class Loaded:
         return int(self.description["replan_steps"])
 
 
-def load_checkpoint(path: Path, env_config: Any | None = None) -> Loaded:
+def load_checkpoint(path: Path | str, env_config: Any | None = None) -> Loaded:
     """Read a run folder or a checkpoint folder.
 
     Args:
@@ -77,7 +77,7 @@ def load_checkpoint(path: Path, env_config: Any | None = None) -> Loaded:
     Raises:
         CheckpointError: If it is none, is damaged, or does not fit the environment.
     """
-    directory = resolve(path)
+    directory = resolve(Path(path))
     description = read_description(directory)
     env = env_config if env_config is not None else component_of(directory, description, "env")
     policy_config = component_of(directory, description, "policy")

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,7 +30,6 @@ from websockets.datastructures import MultipleValuesError
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-import burnish
 from burnish.core.errors import BurnishError, ConfigError, ProtocolError
 from burnish.core.seeding import stream
 from burnish.core.spec import TASK_KEY, Array, Observation, to_json
@@ -157,7 +157,7 @@ class Server:
         reader = self._reader()
         observation = {key: to_json(item) for key, item in spec.observation.items()}
         return {
-            "server": f"burnish {burnish.__version__}",
+            "server": f"burnish {version('burnish')}",
             "protocol": "openpi",
             "policy": spec.id,
             "observation": observation,

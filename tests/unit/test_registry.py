@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import burnish
 from burnish import registry
 from burnish.core.errors import ConfigError, UnknownNameError
 
@@ -65,3 +66,10 @@ def test_components_go_through_json() -> None:
 def test_unknown_names(kind: str, name: str, message: str) -> None:
     with pytest.raises(UnknownNameError, match=message):
         registry.load(kind, name)
+
+
+def test_public_names_are_there() -> None:
+    for name in burnish.__all__:
+        assert getattr(burnish, name)
+    with pytest.raises(AttributeError, match="it offers"):
+        _ = burnish.trian  # type: ignore[attr-defined]

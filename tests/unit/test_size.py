@@ -19,7 +19,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 100
 """The goal is 60."""
 BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
-PUBLIC_NAMES: set[str] = set()
+PUBLIC_NAMES = {"compare", "evaluate", "evaluation_starts", "load_checkpoint", "register_envs"}
 """What ``burnish`` itself offers, besides ``__version__``; at most 20."""
 
 
