@@ -72,4 +72,4 @@ def test_public_names_are_there() -> None:
     for name in burnish.__all__:
         assert getattr(burnish, name)
     with pytest.raises(AttributeError, match="it offers"):
-        _ = burnish.trian  # type: ignore[attr-defined]
+        _ = burnish.trainn  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ RUN = "<run>"
 """Stands for the folder of a small run."""
 
 TYPED_WRONG: list[tuple[list[str], list[str]]] = [
-    (["trian"], ["no command 'trian'", "Did you mean 'train'?"]),
+    (["trainn"], ["no command 'trainn'", "Did you mean 'train'?"]),
     (["train", "ppoo"], ["no recipe 'ppoo'", "Did you mean 'ppo'?", "pac_act"]),
     (["train", "ppo", "--env", "point_mas"], ["no env 'point_mas'", "Did you mean 'point_mass'?"]),
     (["train", "ppo", "--policy", "mpl"], ["no policy 'mpl'", "Available: act, mlp"]),
@@ -18,7 +18,7 @@ TYPED_WRONG: list[tuple[list[str], list[str]]] = [
     (["train", "ppo", "--env"], ["--env needs a value"]),
     (["train", "ppo", "--env", "json.decoder"], ["Cannot use module 'json.decoder' as env", "Config"]),
     (["train", "ppo", "--env", "no_such.module"], ["Cannot use module 'no_such.module'", "Available:"]),
-    (["train", "ppo", "--policy.hiden", "3"], ["--policy.hiden", "--policy.hidden"]),
+    (["train", "ppo", "--policy.hiddn", "3"], ["--policy.hiddn", "--policy.hidden"]),
     (["train", "ppo", "--env.goal_radius", "wide"], ["wide", "--env.goal-radius"]),
     (["train", "ppo", "--teacher", "contact"], ["--teacher"]),
     (["list", "envs"], ["envs", "env"]),

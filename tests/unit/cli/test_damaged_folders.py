@@ -82,8 +82,8 @@ RUN: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         ["no recipe 'pppo'", "Did you mean 'ppo'?"],
     ),
     "unknown number": (
-        lambda at: edit(at / "config.json", lambda it: it["config"]["numbers"].update(iteratons=3)),
-        ["unknown field 'iteratons'", "Did you mean 'iterations'?"],
+        lambda at: edit(at / "config.json", lambda it: it["config"]["numbers"].update(iterationz=3)),
+        ["unknown field 'iterationz'", "Did you mean 'iterations'?"],
     ),
     "other number": (
         lambda at: edit(at / "config.json", lambda it: it["config"]["numbers"].update(epochs=9)),
