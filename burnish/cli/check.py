@@ -7,7 +7,7 @@ from typing import Any
 
 from burnish import registry
 from burnish.cli.building import env_spec_of
-from burnish.cli.console import say
+from burnish.cli.console import plain, say
 from burnish.cli.options import Component, parse, take, wants_help, with_components
 from burnish.core.check import check_controller, check_env, check_sampler, check_teacher
 from burnish.core.errors import BurnishError, CheckError, ConfigError, UnknownNameError, suggest
@@ -61,7 +61,7 @@ def run(arguments: list[str]) -> int:
         with _explained(kind, name):
             passed = check(kind, options.component, options.env, options.seed)
     except CheckError as error:
-        say(f"[red]failed:[/] {_plain(error)}")
+        say(f"[red]failed:[/] {plain(error)}")
         return 1
     for item in passed:
         say(f"  [green]passed[/] {item}")
@@ -139,7 +139,3 @@ def _explained(kind: str, name: str) -> Iterator[None]:
         raise CheckError(
             f"{kind} '{name}' could not be built or checked: it raised {type(error).__name__}: {error}"
         ) from error
-
-
-def _plain(error: Exception) -> str:
-    return str(error).replace("[", r"\[")

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from burnish.cli.console import console, say
+from burnish.cli.console import console, plain, say
 from burnish.cli.options import parse, wants_help
 from burnish.core.errors import ConfigError, DatasetError
 from burnish.evaluation.compare import compare
@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> int:
     comparison = compare(before, after)
     console.print(comparison.table())
     for warning in comparison.warnings:
-        say(f"[yellow]note:[/] {warning}")
+        say(f"[yellow]note:[/] {plain(warning)}")
     folder = Path(options.out) if options.out else after_file.parent
     write_text(folder / "comparison.json", json.dumps(comparison.to_plain(), indent=1))
     runs = [after_path] if (after_path / "metrics.jsonl").is_file() else []

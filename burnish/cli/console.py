@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -19,6 +20,11 @@ if not console.is_terminal:
 def say(text: str) -> None:
     """Print one line, with rich markup."""
     console.print(text)
+
+
+def plain(text: object) -> str:
+    """Return text that is printed as it is, brackets included, where markup is read."""
+    return escape(str(text))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

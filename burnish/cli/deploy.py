@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from burnish.cli.building import RANGES, Loaded, env_spec_of, load_checkpoint
-from burnish.cli.console import say
+from burnish.cli.console import plain, say
 from burnish.cli.options import parse, take, wants_help
 from burnish.core.errors import ConfigError, suggest
 from burnish.core.spec import fingerprint
@@ -80,7 +80,7 @@ def _replay(path: Path, log: Path, arguments: list[str]) -> int:
     if arguments:
         raise ConfigError(f"--replay takes no further options; take out {' '.join(arguments)}.")
     report = replay(load_checkpoint(path).policy, log)
-    say(report.text())
+    say(plain(report.text()))
     return 0 if report.same else 1
 
 
@@ -93,7 +93,7 @@ def _probe(arguments: list[str]) -> int:
     if options.requests < 1:
         raise ConfigError(f"requests must be at least 1, found {options.requests}.")
     key = options.api_key or os.environ.get(KEY_VARIABLE, "")
-    say(probe(arguments[0], api_key=key, requests=options.requests).text().replace("[", r"\["))
+    say(plain(probe(arguments[0], api_key=key, requests=options.requests).text()))
     return 0
 
 

@@ -2,31 +2,31 @@
 
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
-from importlib.util import find_spec
 from typing import Literal
 
 from burnish import __version__
-from burnish.cli.console import say, table
+from burnish.cli.console import plain, say, table
 from burnish.cli.options import parse
 
 EXTRAS = {
-    "lerobot": ("lerobot", "ACT policies, LeRobotDataset in and out"),
-    "warp": ("mujoco_warp", "rendering without any GL library"),
-    "onnx": ("onnxruntime", "export, and inference without torch"),
-    "libero": ("libero", "LIBERO manipulation"),
-    "splat": ("gsplat", "Gaussian splatting on CUDA"),
-    "geometry": ("open3d", "scene building from meshes and point clouds"),
-    "alpasim": ("grpc", "AlpaSim driving"),
-    "ray": ("ray", "more than one machine"),
-    "viz": ("rerun", "3D viewing of runs"),
-    "wandb": ("wandb", "logging to Weights & Biases"),
+    "lerobot": "ACT policies, LeRobotDataset in and out",
+    "warp": "rendering without any GL library",
+    "onnx": "export, and inference without torch",
+    "libero": "LIBERO manipulation",
+    "splat": "Gaussian splatting on CUDA",
+    "geometry": "scene building from meshes and point clouds",
+    "alpasim": "AlpaSim driving",
+    "ray": "more than one machine",
+    "viz": "3D viewing of runs",
+    "wandb": "logging to Weights & Biases",
 }
-"""Extra to (package it is recognised by, what it is for)."""
+"""Extra to what it is for."""
 
 Status = Literal["ok", "missing", "problem", "note"]
 STYLE = {"ok": "[green]ok[/]", "missing": "[yellow]missing[/]", "problem": "[red]problem[/]", "note": "note"}
@@ -110,12 +110,25 @@ def _rendering() -> list[Finding]:
 
 def _extras() -> list[Finding]:
     findings = []
-    for extra, (package, purpose) in EXTRAS.items():
-        if find_spec(package) is not None:
-            findings.append(Finding(f"extra: {extra}", "ok", purpose))
-        else:
-            findings.append(Finding(f"extra: {extra}", "missing", f"{purpose}: pip install 'burnish[{extra}]'"))
+    for extra, purpose in EXTRAS.items():
+        missing = missing_packages(extra)
+        text = f"{purpose}; lacks {', '.join(missing)}: pip install 'burnish[{extra}]'" if missing else purpose
+        findings.append(Finding(f"extra: {extra}", "missing" if missing else "ok", text))
     return findings
+
+
+def missing_packages(extra: str) -> list[str]:
+    """Return the packages of an extra that are not installed, from burnish's own metadata."""
+    missing = []
+    for line in metadata.requires("burnish") or ():
+        requirement, _, marker = line.partition(";")
+        name = re.match(r"[\w.-]+", requirement.strip())
+        if name and f'extra == "{extra}"' in marker.replace("'", '"'):
+            try:
+                metadata.version(name.group())
+            except metadata.PackageNotFoundError:
+                missing.append(name.group())
+    return missing
 
 
 def _disk() -> list[Finding]:
@@ -128,7 +141,11 @@ def run(arguments: list[str]) -> int:
     """Print the findings; status 1 when something is a problem."""
     options = parse(Options, arguments, prog="burnish doctor")
     findings = examine(rendering=options.rendering)
-    table("What works here", ("check", "", "found"), [(item.name, STYLE[item.status], item.text) for item in findings])
+    table(
+        "What works here",
+        ("check", "", "found"),
+        [(item.name, STYLE[item.status], plain(item.text)) for item in findings],
+    )
     problems = [item for item in findings if item.status == "problem"]
     say("\nAll that is needed works." if not problems else f"\n{len(problems)} problem(s) to mend, see above.")
     return 1 if problems else 0

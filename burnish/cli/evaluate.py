@@ -7,7 +7,7 @@ from typing import Any
 
 from burnish import registry
 from burnish.cli.building import TeacherActor, build_env, component_of, env_spec_of, load_checkpoint
-from burnish.cli.console import console, progress, say
+from burnish.cli.console import console, plain, progress, say
 from burnish.cli.options import Component, choose_components, parse, wants_help, with_components
 from burnish.core.contracts import VecEnv
 from burnish.core.errors import ConfigError
@@ -166,7 +166,7 @@ def evaluate_subject(subject: Subject, options: Options, folder: Path) -> Evalua
         result.save(folder)
         console.print(result.table())
         for alarm in result.alarms:
-            say(f"[yellow]look at this:[/] {alarm}")
+            say(f"[yellow]look at this:[/] {plain(alarm)}")
         films = Films(after=film(subject.policy, env, result, folder / "videos", options.videos))
     finally:
         env.close()
@@ -183,8 +183,7 @@ def film(policy: Any, env: VecEnv, result: EvaluationResult, folder: Path, count
         with console.status("filming"):
             return record_videos(policy, env, result, folder, successes=count, failures=count)
     except Exception as error:  # drivers raise anything, and a finished evaluation must not be lost over a film
-        reason = str(error).replace("[", r"\[")
-        say(f"[yellow]no videos:[/] {type(error).__name__}: {reason} See: burnish doctor")
+        say(f"[yellow]no videos:[/] {type(error).__name__}: {plain(error)} See: burnish doctor")
         return []
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from burnish.cli.building import load_checkpoint
-from burnish.cli.console import say
+from burnish.cli.console import plain, say
 from burnish.cli.options import parse, wants_help
 from burnish.core.errors import ConfigError
 from burnish.rl.export import export
@@ -31,5 +31,5 @@ def run(arguments: list[str]) -> int:
     loaded = load_checkpoint(path)
     folder = Path(options.out) if options.out else path / "onnx"
     report = export(loaded.policy, folder, description=loaded.description, samples=options.samples)
-    say(f"Exported to {folder}\n{report.text()}")
+    say(f"Exported to {folder}\n{plain(report.text())}")
     return 0

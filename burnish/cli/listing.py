@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from burnish import registry
-from burnish.cli.console import table
+from burnish.cli.console import plain, table
 from burnish.cli.options import parse
 
 Kind = Literal[
@@ -59,5 +59,5 @@ def run(arguments: list[str]) -> int:
     for kind in kinds:
         found = rows([kind])
         if found:
-            table(f"\n{kind}", ("id", "what it is"), [row[1:] for row in found])
+            table(f"\n{kind}", ("id", "what it is"), [(row[1], plain(row[2])) for row in found])
     return 0

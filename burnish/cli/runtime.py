@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from burnish.cli.building import load_checkpoint
-from burnish.cli.console import say
+from burnish.cli.console import plain, say
 from burnish.cli.options import Component, choose_components, parse, with_components
 from burnish.core.step import evaluation_starts
 from burnish.deploy.runtime import Config as RuntimeConfig
@@ -42,7 +42,7 @@ def run_against(path: Path, arguments: list[str]) -> int:
         tasks = (options.task or env.spec.tasks[0],)
         for number, start in enumerate(evaluation_starts(env.spec, options.episodes, tasks=tasks, seed=options.seed)):
             report = run_env(loaded.policy, env, start, runtime, log=folder / f"{number:03d}")
-            say(f"[bold]episode {number}[/] {start}\n{report.text()}")
+            say(f"[bold]episode {number}[/] {start}\n{plain(report.text())}")
             stopped += bool(report.stop)
     finally:
         env.close()

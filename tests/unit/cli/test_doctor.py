@@ -14,6 +14,17 @@ def test_every_finding_says_what_to_do() -> None:
             assert f"pip install 'burnish[{name.removeprefix('extra: ')}]'" in item.text
 
 
+def test_brackets_are_printed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "missing_packages", lambda extra: [f"{extra}-package"])
+    _, printed = command("doctor", "--rendering", "False")
+    assert "lacks onnx-package: pip install 'burnish[onnx]'" in printed
+
+
+def test_an_extra_is_there_when_all_its_packages_are() -> None:
+    assert doctor.missing_packages("onnx") == []
+    assert doctor.missing_packages("no such extra") == []
+
+
 def test_spinning_threads_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
