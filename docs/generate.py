@@ -97,9 +97,7 @@ def main() -> int:
     check = "--check" in sys.argv[1:]
     wanted = pages()
     stale = [path for path, text in wanted.items() if not (DOCS / path).is_file() or (DOCS / path).read_text() != text]
-    orphans = [
-        path for path in sorted((DOCS / "components").rglob("*.md")) if path.relative_to(DOCS) not in wanted
-    ]
+    orphans = [path for path in sorted((DOCS / "components").rglob("*.md")) if path.relative_to(DOCS) not in wanted]
     if check:
         for path in [*stale, *orphans]:
             sys.stdout.write(f"out of date: docs/{path}\n")
