@@ -1,4 +1,4 @@
-"""Run a list of commands that depend on each other, some at a time; what is done is skipped, so a killed run goes on."""
+"""Run commands that depend on each other, some at a time; what is done is skipped, so a killed run goes on."""
 
 import os
 import subprocess
