@@ -44,7 +44,10 @@ def test_evaluation_never_shares_a_seed_with_training() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"split": "trains"}, "Environment 'toy' has no split 'trains'. Did you mean 'train'? Available: shift, train."),
+        (
+            {"split": "trains"},
+            "Environment 'toy' has no split 'trains'. Did you mean 'train'? Available: shift, train.",
+        ),
         ({"tasks": ("d",)}, "Environment 'toy' has no task 'd'. Available: a, b, c."),
         ({"episodes": 0}, "found episodes=0, seed=0"),
         ({"seed": -1}, "found episodes=3, seed=-1"),
