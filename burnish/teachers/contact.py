@@ -79,6 +79,7 @@ class Expert:
         """Look up what the environment's protocol says about tool and task."""
         self.spec_id = spec.id
         self.observation_keys = (
+            "observation.state",
             "observation.pose",
             "observation.environment_state",
             "privileged.bias",
@@ -105,7 +106,9 @@ class Expert:
         else:
             _, command = _roll(situation, point, count)
         local = np.stack([to_parent(command[:, n], frame) for n, frame in enumerate(bias)])
-        clipped: Array = np.clip(local[:, :, :entries], *self._spec.action.bounds()).astype(np.float32)
+        now = np.asarray(observation["observation.state"], float)[:, None, :]
+        change = np.diff(np.concatenate([now, local[:, :, :entries]], 1), axis=1)
+        clipped: Array = np.clip(change, *self._spec.action.bounds()).astype(np.float32)
         return clipped
 
     def _replay(self, situation: _Situation, point: Array, step: Array) -> Array:

@@ -162,9 +162,10 @@ class ContactEnv:
         self._steps, self._success, self._success_once, self._cycle_steps = 0, False, False, 0
 
     def advance(self, action: Array) -> tuple[float, bool, bool]:
-        """Move the set-point towards one action (A,) for one control step."""
-        target = self._scenario.start.copy()
-        target[: len(action)] = np.clip(action, self._low, self._high)
+        """Move the set-point by one action (A,) within the workspace, over one control step."""
+        target = self._rig.commanded()
+        moved = target[: len(action)] + np.clip(action, self._low, self._high)
+        target[: len(action)] = np.clip(moved, self._task.low, self._task.high)
         readings = self._rig.execute(target)
         self._record.add(readings)
         before, self._progress = self._progress, self._task.after(readings)
@@ -239,6 +240,7 @@ def make_spec(task: ContactTask, tool: Tool, cameras: Cameras, protocol: Mapping
     position_unit = "m,m,m,rad" if task.yaw else "m"
     pose_unit = f"{position_unit},m/s,m/s,m/s" if task.yaw else "m,m,m,m/s,m/s,m/s"
     pose_names = ("fixture_x", "fixture_y", "fixture_z", "fixture_yaw")
+    reach = (*([tool.speed_limit * tool.control_dt] * 3), tool.yaw_speed_limit * tool.control_dt)[: len(position)]
     fixture_names = (*pose_names, "friction", "stiffness_scale", task.geometry_name)
     observation = {
         "observation.state": ArraySpec((len(position),), unit=position_unit, frame=frame, names=position),
@@ -286,7 +288,12 @@ def make_spec(task: ContactTask, tool: Tool, cameras: Cameras, protocol: Mapping
         id=task.id,
         observation=observation,
         action=ArraySpec(
-            (len(position),), unit=position_unit, frame=frame, low=task.low, high=task.high, names=position
+            (len(position),),
+            unit=position_unit,
+            frame=frame,
+            low=tuple(-item for item in reach),
+            high=reach,
+            names=tuple(f"d{name}" for name in position),
         ),
         control_dt=tool.control_dt,
         max_episode_steps=round(task.episode_seconds / tool.control_dt),
