@@ -13,6 +13,7 @@ import platform
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -134,6 +135,48 @@ def _serve(competitor: Competitor, pipe: Any) -> None:
     close = getattr(run, "close", None)
     if close is not None:
         close()
+
+
+class Paced:
+    """A training loop that goes on for one round whenever called: its ``report`` waits in between."""
+
+    def __init__(self, train: Callable[[Callable[[Any], None]], None], reports: int, work: float) -> None:
+        """Begin nothing yet.
+
+        Args:
+            train: Runs the loop, calling what it is given after every step that the loop reports.
+            reports: Reports in a round.
+            work: Amount of work in a round.
+        """
+        self._reports, self._work = reports, work
+        self._go, self._pause = threading.Semaphore(0), threading.Semaphore(0)
+        self._count = 0
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(train,), daemon=True)
+        self._thread.start()
+
+    def __call__(self) -> float:
+        """Run one round."""
+        self._go.release()
+        self._pause.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._work
+
+    def _run(self, train: Callable[[Callable[[Any], None]], None]) -> None:
+        self._go.acquire()
+        try:
+            train(self._report)
+            raise RuntimeError("The loop ended before the benchmark did.")
+        except BaseException as error:
+            self._error = error
+            self._pause.release()
+
+    def _report(self, _: Any) -> None:
+        self._count += 1
+        if self._count % self._reports == 0:
+            self._pause.release()
+            self._go.acquire()
 
 
 def one_torch_thread() -> None:

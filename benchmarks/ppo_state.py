@@ -5,7 +5,6 @@ Adam, one torch thread. burnish runs its `ppo` recipe's parts through `envs/gymn
 run their own runners with the same numbers.
 """
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +18,22 @@ ITERATIONS = 3
 
 
 def burnish() -> Round:
-    """Iterate burnish's trainer, with its log."""
+    """Run ``burnish.rl.train.train`` with the parts of the recipe."""
     from burnish.core.seeding import stream
     from burnish.envs.gymnasium import Config as Env
     from burnish.policies.mlp import Config as Policy
     from burnish.rl.labelers.advantage_normalisation import Config as AdvantageNormalisation
     from burnish.rl.labelers.gae import Config as Gae
-    from burnish.rl.log import RunLog
-    from burnish.rl.numbers import Parts, TrainNumbers
     from burnish.rl.objectives.clipped_ratio import Config as ClippedRatio
     from burnish.rl.objectives.value import Config as Value
     from burnish.rl.samplers.uniform import Config as Uniform
-    from burnish.rl.trainer import Trainer
+    from burnish.rl.train import Parts, TrainNumbers, train
 
     env = Env(env_id=ENV).build(ENVS)
     policy = Policy(chunk_steps=1, hidden=HIDDEN, init_std=1.0).build(env.spec, generator=stream(0, "policy"))
     numbers = TrainNumbers(
         iterations=1_000_000,
+        checkpoint_every=1_000_000,
         rollout_chunks=STEPS,
         epochs=EPOCHS,
         minibatch_size=MINIBATCH,
@@ -46,20 +44,17 @@ def burnish() -> Round:
         labelers=(Gae().build(), AdvantageNormalisation().build()),
         objectives=(ClippedRatio().build(), Value().build()),
     )
-    run = Path(tempfile.mkdtemp(prefix="ppo_state-"))
-    trainer = Trainer(policy, env, parts, numbers, run, {"policy": {"id": "mlp"}, "env": {"id": "gymnasium"}})
-    trainer.open(resume=False)
-    log = RunLog(run)
     check_sizes(sum(item.numel() for group in policy.parameter_groups().values() for item in group))
+    description = {"policy": {"id": "mlp"}, "env": {"id": "gymnasium"}}
 
-    def iterate() -> float:
-        before = trainer.counts["env_steps"]
-        for _ in range(ITERATIONS):
-            metrics, _ = trainer.iterate()
-            log.write(metrics)
-        return check_work(trainer.counts["env_steps"] - before)
+    def run(report: Any) -> None:
+        def counted(metrics: Any) -> None:
+            check_work(metrics["env_steps"] / metrics["iteration"] * ITERATIONS)
+            report(metrics)
 
-    return iterate
+        train(policy, env, parts, numbers, run=Path.cwd(), description=description, report=counted)
+
+    return harness.Paced(run, ITERATIONS, ITERATIONS * ENVS * STEPS)
 
 
 def stable_baselines3() -> Round:
