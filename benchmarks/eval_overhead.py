@@ -1,8 +1,8 @@
 """What evaluation costs besides the policy and the environment: CPU microseconds per step of all environments.
 
 The environment does nothing (two 96x96 cameras, a state), the policy answers zeros in chunks of 20. burnish runs
-the episode runner that its evaluation uses; lerobot runs `rollout()` of `lerobot-eval` over Gymnasium's SyncVectorEnv with the
-processors that stock ACT has. Both run one episode per environment; lengths are checked.
+the episode runner that its evaluation uses; lerobot runs `rollout()` of `lerobot-eval` over Gymnasium's SyncVectorEnv
+with the processors that stock ACT has. Both run one episode per environment; lengths are checked.
 """
 
 import functools
@@ -112,14 +112,14 @@ class Still:
 def burnish(steps: int, envs: int) -> Round:
     """Run one episode per environment, as ``evaluate`` does."""
     from burnish.core.step import evaluation_starts
-    from burnish.envs.single import VectorEnv
     from burnish.data.episodes import run_episodes
+    from burnish.envs.single import VectorEnv
     from burnish.evaluation.evaluate import TimedPolicy
 
     env = VectorEnv([Idle(steps) for _ in range(envs)])
     starts = evaluation_starts(env.spec, envs)
     policy: Any = Still()
-    repeat = 2000 // steps
+    repeat = 20_000 // steps
 
     def run() -> float:
         for _ in range(repeat):
