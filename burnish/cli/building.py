@@ -12,7 +12,7 @@ from burnish import registry
 from burnish.core.contracts import Policy, Teacher, TrainablePolicy, VecEnv
 from burnish.core.errors import CheckpointError, ConfigError
 from burnish.core.seeding import stream
-from burnish.core.spec import EnvSpec, Observation, PolicySpec, check_fit
+from burnish.core.spec import EnvSpec, Observation, PolicySpec, check_fit, policy_spec_from_json
 from burnish.core.step import ActionSample
 from burnish.data.episodes import Act
 from burnish.rl.checkpoint import DESCRIPTION_FILE, load_policy, read_description, resolve
@@ -84,8 +84,37 @@ def load_checkpoint(path: Path | str, env_config: Any | None = None) -> Loaded:
     if not isinstance(description.get("replan_steps"), int):
         raise CheckpointError(f"{directory / DESCRIPTION_FILE} does not say 'replan_steps'; it is damaged.")
     policy = build_policy(policy_config, env_spec_of(env), seed=0)
+    check_meaning(directory, description, policy.spec)
     load_policy(directory, policy)
     return Loaded(directory, description, env, policy)
+
+
+def check_meaning(directory: Path, description: Mapping[str, Any], spec: PolicySpec) -> None:
+    """Refuse an environment whose vectors have the checkpoint's shapes, but entries of other names.
+
+    Args:
+        directory: Checkpoint, for the message.
+        description: Its ``burnish.json``.
+        spec: Of the policy as it was built for the environment.
+
+    Raises:
+        CheckpointError: Names the vector, and both lists of entries.
+    """
+    try:
+        stored = policy_spec_from_json(description["policy_spec"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{directory / DESCRIPTION_FILE} holds no policy_spec: {error!r}. It is damaged."
+        ) from error
+    pairs = [("action", stored.action, spec.action)]
+    pairs += [(key, item, spec.observation[key]) for key, item in stored.observation.items() if key in spec.observation]
+    for key, before, now in pairs:
+        if before.names and now.names and before.names != now.names:
+            raise CheckpointError(
+                f"{directory} was trained with '{key}' holding {', '.join(before.names)}, but in this environment it "
+                f"holds {', '.join(now.names)}: as many numbers, another meaning. Use the environment, or the version of "
+                "burnish, that it was trained with."
+            )
 
 
 def component_of(directory: Path, description: Mapping[str, Any], kind: str) -> Any:

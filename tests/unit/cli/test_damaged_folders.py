@@ -32,6 +32,11 @@ CHECKPOINT: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "newer format": (lambda at: edit(at / "burnish.json", lambda it: it.update(format_version=99)), ["format 99"]),
     "no env": (lambda at: edit(at / "burnish.json", lambda it: it.pop("env")), ["which env it belongs to", "None"]),
     "no replan": (lambda at: edit(at / "burnish.json", lambda it: it.pop("replan_steps")), ["'replan_steps'"]),
+    "no spec": (lambda at: edit(at / "burnish.json", lambda it: it.pop("policy_spec")), ["holds no policy_spec"]),
+    "another meaning": (
+        lambda at: edit(at / "burnish.json", lambda it: it["policy_spec"]["action"].update(names=["wx", "wy"])),
+        ["'action' holding wx, wy", "another meaning"],
+    ),
     "unknown policy": (
         lambda at: edit(at / "burnish.json", lambda it: it["policy"].update(id="flow9")),
         ["no policy 'flow9'"],
