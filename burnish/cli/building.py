@@ -112,8 +112,8 @@ def check_meaning(directory: Path, description: Mapping[str, Any], spec: PolicyS
         if before.names and now.names and before.names != now.names:
             raise CheckpointError(
                 f"{directory} was trained with '{key}' holding {', '.join(before.names)}, but in this environment it "
-                f"holds {', '.join(now.names)}: as many numbers, another meaning. Use the environment, or the version of "
-                "burnish, that it was trained with."
+                f"holds {', '.join(now.names)}: as many numbers, another meaning. Use the environment, or the version "
+                "of burnish, that it was trained with."
             )
 
 
