@@ -136,6 +136,42 @@ class CachingPolicy(TrainablePolicy, Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Outputs:
+    """What objectives look at, outside of autograd: numpy arrays of B decisions."""
+
+    log_prob: Array
+    """(B, G) float32."""
+    entropy: Array
+    """(B,) float32, as in Evaluation."""
+    value: Array
+    """(B,) float32, V(s)."""
+
+
+class HandGradient(Protocol):
+    """Outputs of a policy on one batch, and their gradients by hand, where autograd's bookkeeping costs the most."""
+
+    def forward(self, rows: Array) -> Outputs:
+        """Return the outputs for some rows of the batch, under the weights of now."""
+        ...
+
+    def backward(self, log_prob: Array | None, entropy: Array | None, value: Array | None) -> None:
+        """Set the ``grad`` of all parameters, from the loss's gradients in the outputs of the last ``forward``.
+
+        None is a gradient of zero.
+        """
+        ...
+
+
+@runtime_checkable
+class HandGradientPolicy(TrainablePolicy, Protocol):
+    """A policy that may know its own gradients."""
+
+    def hand_gradient(self, observation: Observation, sample: ActionSample) -> HandGradient | None:
+        """Return them for a batch (tensors), which stays as it is; None where only autograd can."""
+        ...
+
+
 @runtime_checkable
 class NormalisingPolicy(TrainablePolicy, Protocol):
     """A policy whose observation normalisation follows the data it sees."""

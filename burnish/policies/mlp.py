@@ -23,6 +23,7 @@ from burnish.nn.graph import ObservationModule
 from burnish.nn.mlp import ACTIVATIONS, Views, forward_numpy, make_mlp, torch_generator
 from burnish.nn.normalise import RunningMoments, Statistics, affine, affine_of
 from burnish.nn.tensors import as_tensor
+from burnish.policies.mlp_gradient import ACTIVATE, MLPGradient
 
 ACTOR_PREFIXES = ("actor.", "state_", "action_", "moments")
 """Of the names of weights and buffers that make the deterministic policy."""
@@ -206,13 +207,27 @@ class MLPPolicy(nn.Module):
 
     def value(self, observation: Observation) -> torch.Tensor:
         """Return V(s), (B,)."""
-        x = self._state(observation)
-        if self._critic_keys:
-            extra = self._gather(observation, self._critic_keys)
-            extra = ((extra - self.critic_mean) / self.critic_scale).clamp(-CLIP, CLIP)
-            x = torch.cat((x, extra), -1)
-        value: torch.Tensor = self.critic(x).squeeze(-1)
+        value: torch.Tensor = self.critic(self._critic_state(self._state(observation), observation)).squeeze(-1)
         return value
+
+    def hand_gradient(self, observation: Observation, sample: ActionSample) -> MLPGradient | None:
+        """Return outputs and gradients without autograd for a batch of tensors; None where some part needs it.
+
+        A subclass may answer otherwise than this class, so it has none.
+        """
+        parameters = [item for group in self.parameter_groups().values() for item in group]
+        if (
+            type(self) is not MLPPolicy
+            or self.config.per_step_std
+            or self.config.activation not in ACTIVATE
+            or any(not item.requires_grad or item.device.type != "cpu" for item in parameters)
+        ):
+            return None
+        with torch.no_grad():
+            state, action = self._state(observation), self._normalised(sample.action_chunk)
+            inputs = (state, self._critic_state(state, observation))
+        networks, minimum = (self.actor, self.critic), math.log(self.config.min_std)
+        return MLPGradient(networks, self.config.activation, inputs, action, self.log_std, minimum)
 
     def update_normalisation(self, observation: Observation) -> None:
         """Move the running moments by a batch (B, D); call between iterations only, or stored log-probs go stale.
@@ -311,6 +326,12 @@ class MLPPolicy(nn.Module):
     def _state(self, observation: Observation) -> torch.Tensor:
         x = self._gather(observation, self._state_keys)
         return ((x - self.state_mean) / self.state_scale).clamp(-CLIP, CLIP)
+
+    def _critic_state(self, state: torch.Tensor, observation: Observation) -> torch.Tensor:
+        if not self._critic_keys:
+            return state
+        extra = self._gather(observation, self._critic_keys)
+        return torch.cat((state, ((extra - self.critic_mean) / self.critic_scale).clamp(-CLIP, CLIP)), -1)
 
     def _gather(self, observation: Mapping[str, Any], keys: tuple[str, ...]) -> torch.Tensor:
         parts = [as_tensor(observation[key], self.action_mean) for key in keys]

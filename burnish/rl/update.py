@@ -10,7 +10,9 @@ import torch
 
 from burnish.core.contracts import Decision, Objective, TrainablePolicy
 from burnish.core.errors import CheckError, ConfigError, suggest
+from burnish.core.spec import Array
 from burnish.data.rollout import Batch
+from burnish.rl.hand_gradient import hand_update
 
 GATHER_BYTES = 256 << 20
 """A batch smaller than this is shuffled whole once per epoch; a larger one is gathered minibatch by minibatch."""
@@ -77,12 +79,14 @@ class Optimiser:
         """Roles that are trained now; None for all."""
         self._rates = dict(learning_rate)
         self._kept: dict[tuple[str, int, str], torch.Tensor] = {}
-        fused = all(item.is_floating_point() for items in self.parameters.values() for item in items)
+        self._moments: list[tuple[list[torch.Tensor], ...]] = []
+        """By role: averages, squares and step counts of Adam, once they exist."""
+        self._fused = all(item.is_floating_point() for items in self.parameters.values() for item in items)
         self.adam = torch.optim.AdamW(
             [{"params": self.parameters[role], "lr": learning_rate[role]} for role in self.roles],
             eps=epsilon,
             weight_decay=weight_decay,
-            fused=fused,
+            fused=self._fused,
         )
 
     def set_factor(self, factor: float) -> None:
@@ -92,17 +96,20 @@ class Optimiser:
 
     def step(self, max_grad_norm: float) -> dict[str, float]:
         """Clip each role's gradient and step; returns ``grad_norm/<role>`` before clipping."""
-        norms: dict[str, float] = {}
+        gradients: dict[str, list[torch.Tensor]] = {}
         for role in self.roles:
             if self.active is not None and role not in self.active:
                 for parameter in self.parameters[role]:
                     parameter.grad = None
                 continue
-            gradients = [item.grad for item in self.parameters[role] if item.grad is not None]
-            size = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))).item() if gradients else 0.0
-            norms[f"grad_norm/{role}"] = size
+            gradients[role] = [item.grad for item in self.parameters[role] if item.grad is not None]
+        sizes = _norms([item for items in gradients.values() for item in items])
+        norms: dict[str, float] = {}
+        for role, items in gradients.items():
+            size = float(np.sqrt(np.square(sizes[: len(items)]).sum()))
+            norms[f"grad_norm/{role}"], sizes = size, sizes[len(items) :]
             if 0.0 < max_grad_norm < size < float("inf"):
-                torch._foreach_mul_(gradients, max_grad_norm / (size + 1e-6))
+                torch._foreach_mul_(items, max_grad_norm / (size + 1e-6))
         if not all(map(math.isfinite, norms.values())):
             raise CheckError(f"The gradient is not finite ({norms}). Lower the learning rate or look at the rewards.")
         self._step_adam()
@@ -110,25 +117,28 @@ class Optimiser:
 
     def _step_adam(self) -> None:
         """Step as ``adam.step()`` does, whose own bookkeeping costs more than the arithmetic of a small network."""
-        work = []
-        for group in self.adam.param_groups:
-            parameters = [item for item in group["params"] if item.grad is not None]
-            states = [self.adam.state[item] for item in parameters]
-            if not group["fused"] or not all(states):
-                self.adam.step()
-                return
-            work.append((group, parameters, states))
+        whole = all(item.grad is not None for items in self.parameters.values() for item in items)
+        if not self._moments and whole and self._fused:
+            self.adam.step()
+            states = ([self.adam.state[item] for item in self.parameters[role]] for role in self.roles)
+            self._moments = [
+                tuple([state[name] for state in items] for name in ("exp_avg", "exp_avg_sq", "step"))
+                for items in states
+            ]
+            return
+        if not whole or not self._fused:
+            self.adam.step()
+            return
         with torch.no_grad():
-            for group, parameters, states in work:
-                if not parameters:
-                    continue
-                steps = [state["step"] for state in states]
+            for role, group, (average, square, steps) in zip(
+                self.roles, self.adam.param_groups, self._moments, strict=True
+            ):
                 torch._foreach_add_(steps, 1)
                 torch._fused_adamw_(
-                    parameters,
-                    [item.grad for item in parameters],
-                    [state["exp_avg"] for state in states],
-                    [state["exp_avg_sq"] for state in states],
+                    list[torch.Tensor](self.parameters[role]),
+                    [cast(torch.Tensor, item.grad) for item in self.parameters[role]],
+                    average,
+                    square,
                     [],
                     steps,
                     lr=group["lr"],
@@ -179,6 +189,7 @@ class Optimiser:
             int(key): {name: tensor.clone() for name, tensor in item.items()} for key, item in state["state"].items()
         }
         self.adam.load_state_dict(whole)
+        self._moments = []
 
 
 def total_loss(
@@ -200,12 +211,8 @@ def total_loss(
         if objective.coefficient == 0.0:
             continue
         loss, figures = objective.loss(policy, batch, previous=previous, reference=reference)
-        metrics[f"{objective.name}/loss"] = number = loss.item()
-        if not math.isfinite(number):
-            raise CheckError(
-                f"The loss of objective '{objective.name}' is {number}. Ranges in this minibatch: advantage "
-                f"{_range(batch.advantage)}, return {_range(batch.return_)}, log-prob {_range(batch.sample.log_prob)}."
-            )
+        metrics[f"{objective.name}/loss"] = loss.item()
+        _check_loss(objective, metrics, batch)
         metrics |= {f"{objective.name}/{key}": figure for key, figure in figures.items()}
         weighted = loss if objective.coefficient == 1.0 else objective.coefficient * loss
         total = weighted if total is None else total + weighted
@@ -248,14 +255,26 @@ def update(
     view = cast(TrainablePolicy, shared)
     count = max(1, round(len(batch) / minibatch_size))
     bounds = np.linspace(0, len(batch), count + 1).astype(int).tolist()
-    whole = sum(item.nbytes for item in batch.observation.values() if isinstance(item, torch.Tensor)) < GATHER_BYTES
+    by_hand = hand_update(policy, batch, objectives)
+    whole = (
+        by_hand is None
+        and sum(item.nbytes for item in batch.observation.values() if isinstance(item, torch.Tensor)) < GATHER_BYTES
+    )
     metrics: dict[str, float] = {}
     decision = Decision()
     for epoch in range(epochs):
-        order = torch.from_numpy(generator.permutation(len(batch)))
+        permutation = generator.permutation(len(batch))
+        order = torch.from_numpy(permutation)
         shuffled = batch.take(order) if whole else None
         rows: list[dict[str, float]] = []
         for start, stop in itertools.pairwise(bounds):
+            if by_hand is not None:
+                figures = by_hand.minibatch(permutation[start:stop])
+                for objective in objectives:
+                    if objective.coefficient != 0.0:
+                        _check_loss(objective, figures, batch)
+                rows.append(figures | optimiser.step(max_grad_norm))
+                continue
             part = shuffled.part(start, stop) if shuffled is not None else batch.take(order[start:stop])
             shared.forget()
             loss, figures = total_loss(view, part, objectives, previous=previous, reference=reference)
@@ -269,6 +288,23 @@ def update(
         if decision.action != "go_on":
             break
     return metrics, decision
+
+
+def _norms(gradients: list[torch.Tensor]) -> Array:
+    """Return the norm of each, through one transfer from their device."""
+    if not gradients:
+        return np.zeros(0)
+    sizes: Array = torch.stack(torch._foreach_norm(gradients)).cpu().numpy().astype(np.float64)
+    return sizes
+
+
+def _check_loss(objective: Objective, metrics: Mapping[str, float], batch: Batch) -> None:
+    number = metrics[f"{objective.name}/loss"]
+    if not math.isfinite(number):
+        raise CheckError(
+            f"The loss of objective '{objective.name}' is {number}. Ranges in this minibatch: advantage "
+            f"{_range(batch.advantage)}, return {_range(batch.return_)}, log-prob {_range(batch.sample.log_prob)}."
+        )
 
 
 def _range(item: torch.Tensor) -> str:

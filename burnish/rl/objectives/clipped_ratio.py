@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from burnish.core.contracts import TrainablePolicy
+from burnish.core.contracts import Outputs, TrainablePolicy
 from burnish.core.errors import ConfigError
 from burnish.core.spec import Array
 from burnish.data.rollout import Batch
+from burnish.rl.hand_gradient import Rows, Slope
 from burnish.rl.losses import clipped_surrogate, weighted_mean
 from burnish.rl.ratios import Granularity, log_ratio
 
@@ -74,9 +75,26 @@ class ClippedRatio:
         counted = change.detach() if mask is None else change.detach()[mask]
         return weighted_mean(loss, weight), self._figures(counted.cpu().numpy())
 
+    def gradient(self, outputs: Outputs, rows: Rows) -> Slope | None:
+        """Return the plain surrogate over chunks with its gradient in the log-probs."""
+        config = self._config
+        if config.granularity != "chunk" or config.dual_clip:
+            return None
+        change = outputs.log_prob - rows.log_prob
+        counted = rows.executed[:, None] > np.arange(change.shape[1])
+        if change.shape[1] > 1:
+            change *= counted
+        total = change.sum(1)
+        ratio = np.exp(total)
+        gain = rows.advantage * ratio
+        least = rows.advantage * np.minimum(np.maximum(ratio, 1.0 - config.clip_low), 1.0 + config.clip_high)
+        loss = -float(np.dot(np.minimum(gain, least), rows.weight))
+        slope = -gain * rows.weight * (gain <= least)
+        return Slope(loss, self._figures(total), log_prob=slope[:, None] * counted)
+
     def _figures(self, change: Array) -> dict[str, float]:
         """Return the metrics of all log-ratios that count; numpy is several times faster for so few."""
         ratio = np.exp(change)
         outside = (ratio < 1.0 - self._config.clip_low) | (ratio > 1.0 + self._config.clip_high)
-        kl = (np.expm1(change) - change).mean()  # burnish.rl.ratios.kl_k3
-        return {"kl": float(kl), "clipped": float(outside.mean()), "ratio_max": float(ratio.max())}
+        kl = float((np.expm1(change) - change).sum()) / change.size  # burnish.rl.ratios.kl_k3
+        return {"kl": kl, "clipped": np.count_nonzero(outside) / change.size, "ratio_max": float(ratio.max())}

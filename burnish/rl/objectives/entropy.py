@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from burnish.core.contracts import TrainablePolicy
+from burnish.core.contracts import Outputs, TrainablePolicy
 from burnish.data.rollout import Batch
+from burnish.rl.hand_gradient import Rows, Slope
 from burnish.rl.losses import weighted_mean
 
 
@@ -37,3 +39,8 @@ class Entropy:
         evaluation = policy.evaluate(batch.observation, batch.sample, batch.executed)
         loss = -weighted_mean(evaluation.entropy, batch.weight)
         return loss, {"nats": -loss.item()}
+
+    def gradient(self, outputs: Outputs, rows: Rows) -> Slope:
+        """Return the same with its gradient in the entropies."""
+        nats = float(np.dot(outputs.entropy, rows.weight))
+        return Slope(-nats, {"nats": nats}, entropy=-rows.weight)

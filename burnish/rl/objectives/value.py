@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from burnish.core.contracts import TrainablePolicy
+from burnish.core.contracts import Outputs, TrainablePolicy
 from burnish.core.errors import ConfigError
 from burnish.data.rollout import Batch
+from burnish.rl.hand_gradient import Rows, Slope
 from burnish.rl.losses import value_loss, weighted_mean
 
 
@@ -63,3 +65,12 @@ class Value:
         )
         error = (value.detach() - batch.return_).square_().mean().item() ** 0.5
         return weighted_mean(loss, batch.weight), {"error": error}
+
+    def gradient(self, outputs: Outputs, rows: Rows) -> Slope | None:
+        """Return the plain squared error with its gradient in the values."""
+        if self._config.clip or self._config.huber_delta:
+            return None
+        error = outputs.value - rows.return_
+        slope = error * rows.weight
+        root = (float(np.dot(error, error)) / len(error)) ** 0.5
+        return Slope(0.5 * float(np.dot(error, slope)), {"error": root}, value=slope)
