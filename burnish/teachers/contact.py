@@ -80,7 +80,6 @@ class Expert:
         self.spec_id = spec.id
         self.observation_keys = (
             "observation.state",
-            "observation.pose",
             "observation.environment_state",
             "privileged.bias",
             "privileged.fixture",
@@ -93,7 +92,7 @@ class Expert:
         """Return action chunks (N, K, A); the plan is deterministic, ``generator`` stays untouched."""
         del generator
         entries, count = self._spec.action_dim, self._config.chunk_steps
-        state = np.asarray(observation["observation.pose"], float)
+        state = np.asarray(observation["observation.state"], float)
         bias = self._believed_bias(observation)
         pose = np.zeros((len(state), 4))
         pose[:, :entries] = state[:, :entries]
@@ -106,9 +105,7 @@ class Expert:
         else:
             _, command = _roll(situation, point, count)
         local = np.stack([to_parent(command[:, n], frame) for n, frame in enumerate(bias)])
-        now = np.asarray(observation["observation.state"], float)[:, None, :]
-        change = np.diff(np.concatenate([now, local[:, :, :entries]], 1), axis=1)
-        clipped: Array = np.clip(change, *self._spec.action.bounds()).astype(np.float32)
+        clipped: Array = np.clip(local[:, :, :entries], *self._spec.action.bounds()).astype(np.float32)
         return clipped
 
     def _replay(self, situation: _Situation, point: Array, step: Array) -> Array:

@@ -162,10 +162,9 @@ class ContactEnv:
         self._steps, self._success, self._success_once, self._cycle_steps = 0, False, False, 0
 
     def advance(self, action: Array) -> tuple[float, bool, bool]:
-        """Move the set-point by one action (A,) within the workspace, over one control step."""
-        target = self._rig.commanded()
-        moved = target[: len(action)] + np.clip(action, self._low, self._high)
-        target[: len(action)] = np.clip(moved, self._task.low, self._task.high)
+        """Move the set-point towards one action (A,) for one control step."""
+        target = self._scenario.start.copy()
+        target[: len(action)] = np.clip(action, self._low, self._high)
         readings = self._rig.execute(target)
         self._record.add(readings)
         before, self._progress = self._progress, self._task.after(readings)
@@ -187,13 +186,11 @@ class ContactEnv:
         """Return the observation; pure."""
         rig, scenario = self._rig, self._scenario
         pose, wrench = rig.pose(), rig.wrench()
-        entries_of_pose = 4 if self._task.yaw else 3
         left = 1.0 - self._steps / self.spec.max_episode_steps
         fixture = [*scenario.fixture, scenario.friction, scenario.stiffness_scale, scenario.geometry]
         force = float(np.linalg.norm(wrench[:3]))
         entries = {
-            "observation.state": rig.commanded()[:entries_of_pose],
-            "observation.pose": [*pose[:entries_of_pose], *rig.velocity()],
+            "observation.state": [*pose[: 4 if self._task.yaw else 3], *rig.velocity()],
             "observation.environment_state": [*scenario.estimate, left],
             "observation.wrench": wrench + self._noise[self._steps] * self._noise_scale,
             "privileged.bias": scenario.offset,
@@ -240,11 +237,9 @@ def make_spec(task: ContactTask, tool: Tool, cameras: Cameras, protocol: Mapping
     position_unit = "m,m,m,rad" if task.yaw else "m"
     pose_unit = f"{position_unit},m/s,m/s,m/s" if task.yaw else "m,m,m,m/s,m/s,m/s"
     pose_names = ("fixture_x", "fixture_y", "fixture_z", "fixture_yaw")
-    reach = (*([tool.speed_limit * tool.control_dt] * 3), tool.yaw_speed_limit * tool.control_dt)[: len(position)]
     fixture_names = (*pose_names, "friction", "stiffness_scale", task.geometry_name)
     observation = {
-        "observation.state": ArraySpec((len(position),), unit=position_unit, frame=frame, names=position),
-        "observation.pose": ArraySpec(
+        "observation.state": ArraySpec(
             (len(position) + 3,),
             unit=pose_unit,
             frame=frame,
@@ -291,9 +286,9 @@ def make_spec(task: ContactTask, tool: Tool, cameras: Cameras, protocol: Mapping
             (len(position),),
             unit=position_unit,
             frame=frame,
-            low=tuple(-item for item in reach),
-            high=reach,
-            names=tuple(f"d{name}" for name in position),
+            low=task.low,
+            high=task.high,
+            names=position,
         ),
         control_dt=tool.control_dt,
         max_episode_steps=round(task.episode_seconds / tool.control_dt),

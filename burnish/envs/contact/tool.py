@@ -229,10 +229,6 @@ class Rig:
         """Return the TCP pose (4,) in the estimated frame."""
         return to_local(self._pose_base(), self._estimate)
 
-    def commanded(self) -> Array:
-        """Return the set-point (4,) in the estimated frame."""
-        return to_local(self.setpoint, self._estimate)
-
     def true_pose(self) -> Array:
         """Return the TCP pose (4,) in the true fixture frame."""
         return to_local(self._pose_base(), self._fixture)
