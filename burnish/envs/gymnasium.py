@@ -104,6 +104,7 @@ class GymnasiumEnv:
         self._config = config
         self._plan = plan
         self._env = env
+        self._step = (env.env if isinstance(env, gymnasium.wrappers.OrderEnforcing) else env).step  # ours resets first
         box = env.action_space
         assert isinstance(box, gymnasium.spaces.Box)
         self._low, self._high, self._dtype = box.low, box.high, box.dtype
@@ -124,13 +125,14 @@ class GymnasiumEnv:
     def advance(self, action: Array) -> tuple[float, bool, bool]:
         """Execute one action, clipped to the limits of the space."""
         command = np.minimum(np.maximum(action, self._low), self._high).astype(self._dtype, copy=False)
-        self._raw, reward, terminated, truncated, info = self._env.step(command)
+        self._raw, reward, terminated, truncated, info = self._step(command)
+        reward = float(reward)
         self._steps += 1
-        self._return += float(reward)
+        self._return += reward
         success = self._succeeded(info)
         self._success = self._success or success
         ended = bool(terminated) or (success and self._config.end_on_success)
-        return float(reward), ended, not ended and (bool(truncated) or self._steps >= self.spec.max_episode_steps)
+        return reward, ended, not ended and (bool(truncated) or self._steps >= self.spec.max_episode_steps)
 
     def observe(self) -> dict[str, Any]:
         """Return the observation under burnish's keys."""
@@ -205,7 +207,8 @@ class _Plan:
             if key.startswith(IMAGE_PREFIX):
                 observation[key] = parts[0]
             else:
-                observation[key] = np.concatenate([np.asarray(part, np.float32).reshape(-1) for part in parts])
+                vectors = [np.array(part, np.float32).reshape(-1) for part in parts]
+                observation[key] = vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
         return observation
 
 

@@ -34,8 +34,11 @@ def log_prob(action: torch.Tensor, mean: torch.Tensor, log_std: torch.Tensor) ->
 def log_prob_numpy(action: Array, mean: Array, log_std: Array) -> Array:
     """Return what :func:`log_prob` returns, in numpy: (..., A) to (...) float32."""
     noise = (action - mean) * np.exp(-log_std)
-    result: Array = (-0.5 * (noise * noise + 2 * log_std + np.float32(LOG_TWO_PI)).sum(-1)).astype(np.float32)
-    return result
+    np.square(noise, out=noise)
+    result: Array = noise.sum(-1)
+    result *= np.float32(-0.5)
+    result -= log_std.sum(-1) + np.float32(0.5 * LOG_TWO_PI * mean.shape[-1])
+    return result.astype(np.float32, copy=False)
 
 
 def entropy(log_std: torch.Tensor) -> torch.Tensor:

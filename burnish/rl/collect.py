@@ -44,6 +44,7 @@ class Collector:
         task = (TASK_KEY,) if spec.reads_task else ()
         self._acting_keys = (*spec.observation, *task)
         self._stored_keys = tuple(dict.fromkeys((*self._acting_keys, *spec.critic_observation, *extra_keys)))
+        self._stored_names = {f"observation/{key}": key for key in self._stored_keys}
         unknown = [key for key in self._stored_keys if key != TASK_KEY and key not in env.spec.observation]
         if unknown:
             raise ConfigError(
@@ -77,8 +78,10 @@ class Collector:
             step = self._advance(policy, generator, t, chunks)
             ended = step.done
             final = t == chunks - 1
-            self._keep_last(run, step, np.ones_like(ended) if final else ended, t)
-            if ended.any():
+            some = ended.any()
+            if some or final:
+                self._keep_last(run, step, np.ones_like(ended) if final else ended, t)
+            if some:
                 self._finish(run, step, ended)
                 if not final:
                     self._reset(sampler, np.flatnonzero(ended))
@@ -190,23 +193,26 @@ class Collector:
         """Act, step, and write row ``t`` of the buffers."""
         acting = {key: self._observation[key] for key in self._acting_keys}
         sample = policy.act(acting, generator=generator)
-        arrays = {f"observation/{key}": self._observation[key] for key in self._stored_keys}
-        arrays |= {"action_chunk": sample.action_chunk, "log_prob": sample.log_prob}
-        arrays |= {f"trace/{key}": item for key, item in sample.trace.items()}
+        arrays = {name: self._observation[key] for name, key in self._stored_names.items()}
+        arrays["action_chunk"], arrays["log_prob"] = sample.action_chunk, sample.log_prob
+        for key, item in sample.trace.items():
+            arrays[f"trace/{key}"] = item
         self._check(sample)
         self.checksums.append({key: checksum(item) for key, item in arrays.items()})
         for key, item in arrays.items():
             self._write(key, item, t, capacity)
         step = self._env.step(sample.action_chunk[:, : self._replan_steps])
         executed = np.where(self._running, step.executed, 0)
-        if (executed[self._running] < 1).any():
-            bad = int(np.flatnonzero(self._running & (executed < 1))[0])
+        stuck = self._running & (executed < 1)
+        if stuck.any():
             raise EnvError(
-                f"{self._env.spec.id}: environment {bad} executed no action of a chunk while it was running."
+                f"{self._env.spec.id}: environment {stuck.argmax()} executed no action of a chunk while it was running."
             )
-        reward = np.zeros((self._num_envs, self._chunk_steps), np.float32)
-        reward[:, : self._replan_steps] = step.reward
-        reward[~self._running] = 0.0
+        reward = step.reward
+        if self._replan_steps < self._chunk_steps or not self._running.all():
+            reward = np.zeros((self._num_envs, self._chunk_steps), np.float32)
+            reward[:, : self._replan_steps] = step.reward
+            reward[~self._running] = 0.0
         outcome = {
             "reward": reward,
             "executed": executed,
@@ -239,7 +245,7 @@ class Collector:
         buffer[t] = item
 
     def _keep_last(self, run: "_Run", step: Step, where: Array, t: int) -> None:
-        for n in np.flatnonzero(where).tolist():
+        for n in where.nonzero()[0].tolist():
             run.last_index.append((t, n))
             for key in self._stored_keys:
                 run.last.setdefault(key, []).append(copy(step.observation[key][n]))
