@@ -46,8 +46,12 @@ class RunLog:
         self._stream.flush()
         os.fsync(self._stream.fileno())
         if self._writer is not None:
-            for key, figure in metrics.items():
-                self._writer.add_scalar(key if "/" in key else f"run/{key}", figure, int(metrics["iteration"]))
+            from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
+
+            # One event for all figures: the writer's thread opens the file once for each.
+            named = {key if "/" in key else f"run/{key}": figure for key, figure in metrics.items()}
+            summary = Summary(value=[Summary.Value(tag=tag, simple_value=figure) for tag, figure in named.items()])
+            self._writer.file_writer.add_summary(summary, int(metrics["iteration"]))
 
     def close(self) -> None:
         """Flush and close."""
