@@ -8,7 +8,7 @@ import numpy as np
 
 from burnish.core.errors import ConfigError, suggest
 from burnish.core.spec import Array, EnvSpec, Observation
-from burnish.envs.contact.contour import arc_height
+from burnish.envs.contact.contour import above_arc, arc_height
 from burnish.envs.contact.scenario import to_local, to_parent
 from burnish.envs.contact.tool import PROBE_RADIUS
 
@@ -96,6 +96,7 @@ class Expert:
         bias = self._believed_bias(observation)
         pose = np.zeros((len(state), 4))
         pose[:, :entries] = state[:, :entries]
+        pose = self._task_frame(pose, inverse=True)
         point = np.stack([to_local(row, frame) for row, frame in zip(pose, bias, strict=True)])
         situation = self._situation(observation)
         if self._config.program == "taught":
@@ -104,9 +105,15 @@ class Expert:
             command = self._replay(situation, point, step)
         else:
             _, command = _roll(situation, point, count)
-        local = np.stack([to_parent(command[:, n], frame) for n, frame in enumerate(bias)])
+        local = self._task_frame(np.stack([to_parent(command[:, n], frame) for n, frame in enumerate(bias)]))
         clipped: Array = np.clip(local[:, :, :entries], *self._spec.action.bounds()).astype(np.float32)
         return clipped
+
+    def _task_frame(self, pose: Array, *, inverse: bool = False) -> Array:
+        """Return poses (..., 4) of the estimated frame in the coordinates of the actions, or the other way round."""
+        if self._spec.id != "contact/contour":
+            return pose
+        return above_arc(pose, float(self._spec.protocol["nominal_geometry"]), inverse=inverse)
 
     def _replay(self, situation: _Situation, point: Array, step: Array) -> Array:
         """Return (K, N, 4) set-points of the taught motion after ``step`` (N,), joined in free space from ``point``."""

@@ -77,6 +77,18 @@ def arc_height(x: Array, radius: float | Array) -> Array:
     return height
 
 
+def above_arc(pose: Array, radius: float, *, inverse: bool = False) -> Array:
+    """Return poses (..., 4) with their height [m] above the arc in place of z, or, inverse, the other way round.
+
+    These are the coordinates of a task frame that follows the path (De Schutter and Van Brussel, IJRR 1988): along,
+    across, and away from the surface as it is believed to be.
+    """
+    moved = np.array(pose, float)
+    height = arc_height(moved[..., 0], radius)
+    moved[..., 2] += height if inverse else -height
+    return moved
+
+
 class Contour:
     """The contour task; see :class:`burnish.envs.contact.environment.ContactTask`."""
 
@@ -133,6 +145,14 @@ class Contour:
         geom.pos[2] = -radius
         model.geom_rbound[geom.id] = np.hypot(radius, geom.size[1])
         model.geom_aabb[geom.id, 3:5] = radius
+
+    def to_task_frame(self, pose: Array) -> Array:
+        """Return x, y, height above the estimated arc, and yaw."""
+        return above_arc(pose, self._config.radius)
+
+    def from_task_frame(self, coordinates: Array) -> Array:
+        """Return the pose of a point at a height above the estimated arc."""
+        return above_arc(coordinates, self._config.radius, inverse=True)
 
     def begin(self, scenario: Scenario, tcp: Array) -> Progress:
         """Start with no cell covered."""

@@ -100,6 +100,14 @@ class ContactTask(Protocol):
         """Give the compiled fixture the drawn geometry."""
         ...
 
+    def to_task_frame(self, pose: Array) -> Array:
+        """Return the coordinates (..., 4) that observations and actions use, of a pose in the estimated frame."""
+        ...
+
+    def from_task_frame(self, coordinates: Array) -> Array:
+        """Return the pose (..., 4) in the estimated frame; the inverse of :meth:`to_task_frame`."""
+        ...
+
     def begin(self, scenario: Scenario, tcp: Array) -> Progress:
         """Start counting; tcp (4,) is the tool pose at reset."""
         ...
@@ -165,7 +173,7 @@ class ContactEnv:
         """Move the set-point towards one action (A,) for one control step."""
         target = self._scenario.start.copy()
         target[: len(action)] = np.clip(action, self._low, self._high)
-        readings = self._rig.execute(target)
+        readings = self._rig.execute(self._task.from_task_frame(target))
         self._record.add(readings)
         before, self._progress = self._progress, self._task.after(readings)
         self._steps += 1
@@ -185,7 +193,7 @@ class ContactEnv:
     def observe(self) -> dict[str, Any]:
         """Return the observation; pure."""
         rig, scenario = self._rig, self._scenario
-        pose, wrench = rig.pose(), rig.wrench()
+        pose, wrench = self._task.to_task_frame(rig.pose()), rig.wrench()
         left = 1.0 - self._steps / self.spec.max_episode_steps
         fixture = [*scenario.fixture, scenario.friction, scenario.stiffness_scale, scenario.geometry]
         force = float(np.linalg.norm(wrench[:3]))

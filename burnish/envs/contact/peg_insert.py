@@ -211,6 +211,14 @@ class Peg:
         half = (config.diameter + config.clearance - scenario.geometry) / 2.0
         model.geom("peg").size[: 1 if config.shape == "round" else 2] = half
 
+    def to_task_frame(self, pose: Array) -> Array:
+        """Return the pose: the estimated frame is the task frame."""
+        return pose
+
+    def from_task_frame(self, coordinates: Array) -> Array:
+        """Return the coordinates: the estimated frame is the task frame."""
+        return coordinates
+
     def begin(self, scenario: Scenario, tcp: Array) -> Progress:
         """Start outside the hole."""
         self._held = 0

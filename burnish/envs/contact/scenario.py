@@ -7,8 +7,9 @@ import numpy as np
 from burnish.core.errors import ConfigError
 from burnish.core.spec import Array
 
-SPLITS = ("shift", "nominal", "friction", "stiffness", "geometry")
-"""Task names of every contact environment; ``shift`` is what is met in deployment, ``nominal`` in demonstrations."""
+SPLITS = ("shift", "nominal", "wide", "friction", "stiffness", "geometry")
+"""Task names of every contact environment; ``shift`` is what is met in deployment, ``nominal`` in demonstrations, and
+``wide`` has every estimate error from the wide range."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Bias:
         wide = generator.uniform(-1.0, 1.0, 3)
         in_tail = generator.random() < self.tail_probability
         error: Array = small * (self.core, self.core, self.core, self.yaw)
-        if in_tail and task != "nominal":
+        if (in_tail or task == "wide") and task != "nominal":
             for axis in uncertain:
                 error[axis] = wide[axis] * self.tail
         return error

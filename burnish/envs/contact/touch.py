@@ -125,6 +125,14 @@ class Touch:
         plate.quat[:] = model.geom("mark").quat[:] = (np.cos(half), 0.0, np.sin(half), 0.0)
         plate.pos[:] = (-0.008 * np.sin(2 * half), 0.0, -0.008 * np.cos(2 * half))
 
+    def to_task_frame(self, pose: Array) -> Array:
+        """Return the pose: the estimated frame is the task frame."""
+        return pose
+
+    def from_task_frame(self, coordinates: Array) -> Array:
+        """Return the coordinates: the estimated frame is the task frame."""
+        return coordinates
+
     def begin(self, scenario: Scenario, tcp: Array) -> Progress:
         """Start with nothing held."""
         self._tilt = scenario.geometry
