@@ -107,7 +107,10 @@ class GymnasiumEnv:
         self._step = (env.env if isinstance(env, gymnasium.wrappers.OrderEnforcing) else env).step  # ours resets first
         box = env.action_space
         assert isinstance(box, gymnasium.spaces.Box)
-        self._low, self._high, self._dtype = box.low, box.high, box.dtype
+        self._low, self._high = box.low, box.high
+        self._command = np.empty(box.shape, box.dtype)
+        self._limit = spec.max_episode_steps
+        self._success_keys = (config.success_key,) if config.success_key else SUCCESS_KEYS
         self._threshold = _success_return(config)
         self._raw: Any = None
         self._steps = 0
@@ -124,15 +127,17 @@ class GymnasiumEnv:
 
     def advance(self, action: Array) -> tuple[float, bool, bool]:
         """Execute one action, clipped to the limits of the space."""
-        command = np.minimum(np.maximum(action, self._low), self._high).astype(self._dtype, copy=False)
+        np.maximum(action, self._low, out=self._command)
+        command = np.minimum(self._command, self._high)
         self._raw, reward, terminated, truncated, info = self._step(command)
         reward = float(reward)
         self._steps += 1
         self._return += reward
-        success = self._succeeded(info)
-        self._success = self._success or success
-        ended = bool(terminated) or (success and self._config.end_on_success)
-        return reward, ended, not ended and (bool(truncated) or self._steps >= self.spec.max_episode_steps)
+        ended = bool(terminated)
+        if self._succeeded(info):
+            self._success = True
+            ended = ended or self._config.end_on_success
+        return reward, ended, not ended and (bool(truncated) or self._steps >= self._limit)
 
     def observe(self) -> dict[str, Any]:
         """Return the observation under burnish's keys."""
@@ -155,7 +160,7 @@ class GymnasiumEnv:
         self._env.close()
 
     def _succeeded(self, info: Mapping[str, Any]) -> bool:
-        for key in (self._config.success_key,) if self._config.success_key else SUCCESS_KEYS:
+        for key in self._success_keys:
             if key in info:
                 return bool(info[key])
         if self._config.success_key:
