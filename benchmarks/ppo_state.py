@@ -15,6 +15,13 @@ from harness import Case, Round
 ENV, ENVS, STEPS, EPOCHS, MINIBATCH, HIDDEN = "HalfCheetah-v5", 8, 128, 10, 256, (64, 64)
 ITERATIONS = 3
 """Of collection and update in one round."""
+MISSED = (
+    "Why the goal is missed: all step the same Gymnasium environment, and its own `step` (physics and reward in Python) "
+    "is more than a third of burnish's time, so everything else would have to cost a quarter of what it costs the peer. "
+    "burnish's update has no autograd any more (gradients by hand, a third of the operations); what is left of it is "
+    "matrix products, tanh and the cost of calling torch some 80 times per minibatch. More needs a fused kernel, or "
+    "physics that is stepped for all environments in one native call."
+)
 
 
 def burnish() -> Round:
@@ -182,6 +189,7 @@ def main() -> None:
     timings = harness.measure(competitors, chosen.rounds)
     figures = {name: 1 / item.cpu for name, item in timings.items()}
     case = Case(figures.pop("burnish"), figures, goal=2.0, lower_is_better=False)
+    note = "" if case.ratio >= (case.goal or 0) else MISSED
     harness.write(
         "ppo_state",
         {"HalfCheetah-v5": case},
@@ -189,6 +197,7 @@ def main() -> None:
         unit="env steps per CPU second",
         about=__doc__ or "",
         packages=("stable-baselines3", "rsl-rl-lib"),
+        note=note,
         seconds=harness.wall(timings),
     )
 
