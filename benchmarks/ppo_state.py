@@ -16,11 +16,11 @@ ENV, ENVS, STEPS, EPOCHS, MINIBATCH, HIDDEN = "HalfCheetah-v5", 8, 128, 10, 256,
 ITERATIONS = 3
 """Of collection and update in one round."""
 MISSED = (
-    "Why the goal is missed: all step the same Gymnasium environment, and its own `step` (physics and reward in Python) "
-    "is more than a third of burnish's time, so everything else would have to cost a quarter of what it costs the peer. "
-    "burnish's update has no autograd any more (gradients by hand, a third of the operations); what is left of it is "
-    "matrix products, tanh and the cost of calling torch some 80 times per minibatch. More needs a fused kernel, or "
-    "physics that is stepped for all environments in one native call."
+    "Why the goal is missed: all step the same Gymnasium environment, and its own `step` (physics, and reward in "
+    "Python) is more than a third of burnish's time, so everything else would have to cost a quarter of what it costs "
+    "the peer. burnish's update has no autograd any more (gradients by hand, a third of the operations); what is left "
+    "of it is matrix products, tanh and the cost of calling torch some 80 times per minibatch. More needs a fused "
+    "kernel, or physics that is stepped for all environments in one native call."
 )
 
 
