@@ -1,7 +1,6 @@
 """Log-probabilities, values and their gradients of the mlp policy, by hand; what autograd gives is the test."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -43,6 +42,9 @@ class Layers:
             for parameter in self._parameters:
                 parameter.grad = torch.zeros_like(parameter)
             return
+        width = self._parameters[-1].shape[0]
+        if gradient.shape[1] < width:  # only the first actions of the chunks were offered
+            gradient = nn.functional.pad(gradient, (0, width - gradient.shape[1]))
         for i in range(len(self._inputs) - 1, -1, -1):
             weight, bias = self._parameters[2 * i : 2 * i + 2]
             weight.grad = gradient.t().mm(self._inputs[i])
@@ -74,45 +76,42 @@ class MLPGradient:
             minimum: Floor of the log-std.
         """
         self._actor, self._critic = (Layers(network, activation) for network in networks)
-        self._state, self._critic_state = inputs
-        self._action, self._log_std, self._minimum = action, log_std, minimum
-        self._difference = action
-        self._precision = action
+        self._state, self._critic_state = (item.numpy() for item in inputs)
+        self._shares_state = inputs[0] is inputs[1]
+        self._action, self._minimum = action.numpy(), np.float32(minimum)
+        self._log_std = log_std
+        self._difference = self._precision = self._action
+        self._offered = action.shape[1] * action.shape[2]
 
     @torch.no_grad()
     def forward(self, rows: Array) -> Outputs:
         """Return the outputs of some rows."""
-        index = torch.from_numpy(rows)
-        state, action = self._state[index], self._action[index]
+        action = self._action[rows]
         size, steps, width = action.shape
-        log_std = self._log_std[0].clamp_min(self._minimum)
-        self._precision = torch.exp(-2 * log_std)
-        mean = self._actor.forward(state)
-        self._chunk_width = mean.shape[1]
-        self._difference = (action.view(size, -1) - mean[:, : steps * width]).view(-1, width)
-        distance = torch.mv(self._difference.square(), self._precision)
-        total = float(log_std.sum())
-        log_prob = distance.numpy().reshape(size, steps) * np.float32(-0.5)
-        log_prob -= np.float32(total + 0.5 * LOG_TWO_PI * width)
-        entropy = np.full(size, total + 0.5 * (1 + LOG_TWO_PI) * width, np.float32)
-        critic_state = state if self._critic_state is self._state else self._critic_state[index]
-        return Outputs(log_prob, entropy, self._critic.forward(critic_state).numpy()[:, 0])
+        state = torch.from_numpy(self._state[rows])
+        critic_state = state if self._shares_state else torch.from_numpy(self._critic_state[rows])
+        mean = self._actor.forward(state).numpy()[:, : self._offered]
+        log_std = np.maximum(self._log_std.detach().numpy()[0], self._minimum)
+        self._precision = np.exp(-2 * log_std)
+        self._difference = (action.reshape(size, -1) - mean).reshape(-1, width)
+        total = log_std.sum()
+        log_prob = np.square(self._difference) @ self._precision
+        log_prob *= np.float32(-0.5)
+        log_prob -= total + np.float32(0.5 * LOG_TWO_PI * width)
+        entropy = np.full(size, total + np.float32(0.5 * (1 + LOG_TWO_PI) * width), np.float32)
+        return Outputs(log_prob.reshape(size, steps), entropy, self._critic.forward(critic_state).numpy()[:, 0])
 
     @torch.no_grad()
     def backward(self, log_prob: Array | None, entropy: Array | None, value: Array | None) -> None:
         """Set all gradients."""
-        spread = torch.full_like(self._precision, 0.0 if entropy is None else float(entropy.sum()))
+        spread = np.full_like(self._precision, 0.0 if entropy is None else entropy.sum())
         mean = None
         if log_prob is not None:
-            scaled = self._difference * _column(log_prob.reshape(-1))
-            spread += (scaled * self._difference).sum(0) * self._precision - float(log_prob.sum())
-            mean = (scaled * self._precision).view(len(log_prob), -1)
-            if mean.shape[1] < self._chunk_width:
-                mean = nn.functional.pad(mean, (0, self._chunk_width - mean.shape[1]))
+            slope = log_prob.reshape(-1, 1)
+            scaled = slope * self._difference
+            spread += (scaled * self._difference).sum(0) * self._precision - slope.sum()
+            mean = torch.from_numpy((scaled * self._precision).reshape(len(log_prob), -1))
         self._actor.backward(mean)
-        self._critic.backward(None if value is None else _column(value))
-        self._log_std.grad = (spread * (self._log_std[0] >= self._minimum))[None]
-
-
-def _column(entries: Any) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(entries, np.float32)[:, None])
+        self._critic.backward(None if value is None else torch.from_numpy(value[:, None]))
+        spread *= self._log_std.detach().numpy()[0] >= self._minimum
+        self._log_std.grad = torch.from_numpy(spread[None])
