@@ -29,6 +29,7 @@ for variable, setting in (
     ("HF_HUB_OFFLINE", "1"),
     ("LP_NUM_THREADS", "0"),
     ("MUJOCO_GL", "egl"),
+    ("TQDM_DISABLE", "1"),
 ):
     os.environ.setdefault(variable, setting)  # the same for everybody; workers inherit it
 
