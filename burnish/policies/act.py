@@ -60,9 +60,7 @@ class Config:
     critic_hidden: tuple[int, ...] = (128,)
     """Hidden widths of the critic's head."""
     init_std: float = 0.3
-    """Initial standard deviation, normalised action units."""
-    init_std_factor: tuple[float, ...] = ()
-    """Factor on ``init_std`` for each action entry; empty means 1."""
+    """Initial standard deviation: normalised action units, or the usual scale of an action where the env gives one."""
     noise_correlation: float = 0.0
     """Correlation of the noise of successive actions of a chunk, in [0, 1); see :mod:`burnish.nn.correlated`."""
     min_std: float = 0.01
@@ -83,8 +81,6 @@ class Config:
             raise ConfigError(f"act: need 0 < min_std <= init_std, found {self.min_std} and {self.init_std}.")
         if not 0.0 <= self.noise_correlation < 1.0:
             raise ConfigError(f"act: noise_correlation must be within [0, 1), found {self.noise_correlation}.")
-        if any(factor <= 0 for factor in self.init_std_factor):
-            raise ConfigError(f"act: init_std_factor must be positive, found {self.init_std_factor}.")
         if self.extra_scale and (len(self.extra_scale) != len(self.extra_state_keys) or min(self.extra_scale) <= 0):
             raise ConfigError(
                 f"act: extra_scale {self.extra_scale} needs one positive number for each of {self.extra_state_keys}."
@@ -110,11 +106,6 @@ class Config:
             SpecError: If the env does not give what the network reads, or a privileged key is asked for.
             CheckpointError: If ``path`` cannot be used.
         """
-        if self.init_std_factor and len(self.init_std_factor) != env_spec.action_dim:
-            raise ConfigError(
-                f"act: init_std_factor has {len(self.init_std_factor)} entries, but an action of '{env_spec.id}' has "
-                f"{env_spec.action_dim}."
-            )
         stock = _find_stock(self, env_spec, statistics)
         spec = _make_spec(self, stock, env_spec)
         resolved = replace(self, path=None, extra_scale=(), **act_checkpoint.architecture(stock))

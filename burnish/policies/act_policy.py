@@ -74,8 +74,7 @@ class GaussianACT(nn.Module):
         self._critic_keys = tuple(spec.critic_observation)
         self.normalisers = nn.ModuleDict(act_checkpoint.normalisers(stock))
         self.critic_normaliser = Affine(*affine_of(self._critic_keys, spec.critic_observation, statistics))
-        factor = torch.tensor(config.init_std_factor or 1.0).expand(spec.action.shape)
-        self.log_std = nn.Parameter(torch.log(config.init_std * factor))
+        self.log_std = nn.Parameter(_initial_log_std(config, spec, self._action.scale))
         act = self.stock.model
         shapes = [spec.observation[key].shape for key in self._cameras]
         self.register_buffer("map_positions", backbone_positions(act, shapes), persistent=False)
@@ -335,3 +334,12 @@ class GaussianACT(nn.Module):
                 f"{name or 'not frozen'}: they are stale. Precompute them again with the present weights."
             )
         return bool(found)
+
+
+def _initial_log_std(config: "Config", spec: PolicySpec, normaliser_scale: torch.Tensor) -> torch.Tensor:
+    """Return (A,) log-std in normalised units: ``init_std``, times the spec's scale of an action where it has one."""
+    std = torch.full(spec.action.shape, config.init_std)
+    if spec.action.scale is not None:
+        usual = torch.as_tensor(spec.action.scale, dtype=torch.float32).expand(spec.action.shape)
+        std = std * usual / normaliser_scale.clamp_min(MIN_SCALE)
+    return torch.log(std.clamp_min(config.min_std))

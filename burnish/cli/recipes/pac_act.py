@@ -34,7 +34,13 @@ class Config:
 
     env: Component = contour.Config()
     """The environment."""
-    policy: Component = act.Config()
+    policy: Component = act.Config(
+        extra_state_keys=("observation.wrench",),
+        extra_scale=(4.0,),
+        critic_keys=("privileged.bias", "privileged.contact"),
+        init_std=0.05,
+        noise_correlation=0.9,
+    )
     """The policy; ``--policy.path`` takes a stock lerobot folder."""
     checkpoint: str = ""
     """Run or checkpoint folder of the pretrained policy."""
@@ -42,27 +48,33 @@ class Config:
     """Environments run at once."""
     workers: int = 0
     """Worker processes; 0 runs in this process."""
-    sampler: Uniform = Uniform(tasks=("shift",))
+    sampler: Uniform = Uniform(tasks=("shift", "wide"))
     """Which Starts run."""
-    behaviour_prior: BehaviourPrior = BehaviourPrior()
+    behaviour_prior: BehaviourPrior = BehaviourPrior(coefficient=0.002, limit=20.0)
     """Penalty in the reward for leaving the pretrained policy; beta2 = 2.0 in the paper."""
-    gae: Gae = Gae()
+    gae: Gae = Gae(gae_lambda=0.8)
     """Advantages over chunks."""
     advantage_normalisation: AdvantageNormalisation = AdvantageNormalisation()
     """Scale of advantages."""
-    clipped_ratio: ClippedRatio = ClippedRatio()
+    clipped_ratio: ClippedRatio = ClippedRatio(clip_low=0.3, clip_high=0.3)
     """The surrogate."""
-    divergence: Divergence = Divergence(to="previous", coefficient=3.0)
+    divergence: Divergence = Divergence(to="previous", coefficient=0.01)
     """KL to the policy before the update; beta1 = 3.0 in the paper."""
     value: Value = Value()
     """The critic."""
     entropy: Entropy = Entropy(coefficient=0.0)
     """Entropy bonus."""
-    kl_target: KlTarget = KlTarget(target=0.02)
-    """Learning rate by the size of updates."""
-    early_stop: EarlyStop = EarlyStop(limit=0.1)
+    kl_target: KlTarget = KlTarget(metric="clipped_ratio/clipped", target=0.3)
+    """Learning rate by the size of updates: the share of clipped ratios, which no single far-off decision can rule."""
+    early_stop: EarlyStop = EarlyStop(metric="clipped_ratio/clipped", limit=0.5)
     """End of an update that moves too far."""
-    numbers: TrainNumbers = TrainNumbers()
+    numbers: TrainNumbers = TrainNumbers(
+        iterations=100,
+        rollout_chunks=24,
+        epochs=5,
+        learning_rate={"actor": 5e-5, "critic": 1e-3},
+        checkpoint_every=20,
+    )
     """Numbers of the loop."""
 
     def run(self, run: Run) -> int:

@@ -97,6 +97,7 @@ class Contour:
     yaw = False
     low: tuple[float, ...] = (-0.07, -0.02, -0.025)
     high: tuple[float, ...] = (0.07, 0.02, 0.035)
+    scale: tuple[float, ...] = (0.02, 0.002, 0.006)
     geometry_name = "radius"
     geometry_unit = "m"
 

@@ -27,7 +27,7 @@ class Reward:
     """Paid once, when the task is first done."""
     progress: float = 1.0
     """Weight of the change of the task's potential, which rises from 0 to 1."""
-    force_penalty: float = 0.05
+    force_penalty: float = 0.02
     """Weight per control step of max(0, F - threshold) / threshold, at most 2, averaged over readings."""
     force_threshold: float = 30.0
     """Filtered force above which the penalty starts [N]."""
@@ -82,6 +82,7 @@ class ContactTask(Protocol):
     yaw: bool
     low: tuple[float, ...]
     high: tuple[float, ...]
+    scale: tuple[float, ...]
     episode_seconds: float
     force_limit: float
     geometry_name: str
@@ -297,6 +298,7 @@ def make_spec(task: ContactTask, tool: Tool, cameras: Cameras, protocol: Mapping
             low=task.low,
             high=task.high,
             names=position,
+            scale=task.scale,
         ),
         control_dt=tool.control_dt,
         max_episode_steps=round(task.episode_seconds / tool.control_dt),

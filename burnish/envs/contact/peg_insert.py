@@ -159,6 +159,7 @@ class Peg:
     yaw = True
     low: tuple[float, ...] = (-0.02, -0.02, -0.02, -0.3)
     high: tuple[float, ...] = (0.02, 0.02, 0.03, 0.3)
+    scale: tuple[float, ...] = (0.008, 0.008, 0.006, 0.1)
     geometry_name = "clearance"
     geometry_unit = "m"
 

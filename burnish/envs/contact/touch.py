@@ -79,6 +79,7 @@ class Touch:
     yaw = False
     low: tuple[float, ...] = (-0.04, -0.04, -0.02)
     high: tuple[float, ...] = (0.04, 0.04, 0.04)
+    scale: tuple[float, ...] = (0.006, 0.006, 0.006)
     geometry_name = "tilt"
     geometry_unit = "rad"
 

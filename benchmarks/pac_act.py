@@ -1,0 +1,125 @@
+"""PAC-ACT on three contact tasks: pretrain, post-train over several seeds, evaluate on the same episodes, write the result.
+
+Usage: ``uv run python benchmarks/pac_act.py [--seeds 5] [--parallel 2] [--folder runs/pac_act]``
+
+Every step is a ``burnish`` command line; what is done is skipped, so the same command goes on after it was stopped. It
+writes docs/results/pac_act.md and pac_act.json.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from jobs import Job, run_jobs
+
+ROOT = Path(__file__).parent.parent
+TASKS = ("contour", "touch", "peg_insert")
+EVALUATE = ("--tasks", "shift", "--videos", "0")
+COMMAND = "uv run python benchmarks/pac_act.py"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Run or go on with the experiment, then write docs/results/pac_act."""
+
+    seeds: int = 5
+    """Training seeds of the main result."""
+    ablation_seeds: int = 5
+    """Training seeds of each ablation."""
+    episodes: int = 100
+    """Paired evaluation episodes of each seed."""
+    iterations: int = 100
+    """Iterations of each training."""
+    demonstrations: int = 60
+    """Recorded episodes of each task."""
+    parallel: int = 2
+    """Commands run at once."""
+    folder: Path = Path("runs/pac_act")
+    """Where everything is kept."""
+    tasks: tuple[str, ...] = TASKS
+    """Contact tasks."""
+    ablations: bool = True
+    """Run the ablations on contour, too."""
+    report_only: bool = False
+    """Write the page from what is there."""
+
+
+TASK_OPTIONS: dict[str, tuple[str, ...]] = {"contour": (), "touch": (), "peg_insert": ()}
+"""Options on top of the recipe, by task."""
+ABLATIONS: dict[str, tuple[tuple[str, ...], str]] = {
+    "sparse": (("--env.reward.sparse", "True"), "sparse reward, with the behaviour prior"),
+    "sparse_no_prior": (
+        ("--env.reward.sparse", "True", "--behaviour-prior.coefficient", "0"),
+        "sparse reward, without the behaviour prior",
+    ),
+    "step_level": (
+        ("--clipped-ratio.granularity", "action", "--numbers.replan-steps", "1"),
+        "PPO on single steps: one action executed per decision",
+    ),
+    "discount_per_chunk": (("--gae.discount-per-chunk", "True"), "gamma once per chunk instead of gamma^k"),
+}
+"""Name to (options on top of the recipe, what it is)."""
+
+
+def jobs_of(options: Options) -> list[Job]:
+    """Return every command of the experiment, in order."""
+    jobs: list[Job] = []
+    for task in options.tasks:
+        jobs += _base_jobs(options, task)
+    for seed in range(options.seeds):
+        for task in options.tasks:
+            jobs += _train_jobs(options, task, f"seed{seed}", seed, ())
+    if options.ablations and "contour" in options.tasks:
+        for seed in range(options.ablation_seeds):
+            for name, (extra, _) in ABLATIONS.items():
+                jobs += _train_jobs(options, "contour", f"{name}-seed{seed}", seed, extra)
+    return jobs
+
+
+def _base_jobs(options: Options, task: str) -> list[Job]:
+    folder, env = options.folder / task, f"contact/{task}"
+    demonstrations, base = folder / "demonstrations", folder / "base"
+    count = str(options.demonstrations)
+    record = ("record", "--env", env, "--teacher", "contact", "--tasks", "nominal", "--episodes", count)
+    pretrain = ("train", "pretrain", "--env", env, "--policy", "act", "--dataset", str(demonstrations / "dataset"))
+    numbers = ("--numbers.steps", "2500", "--numbers.minibatch-size", "128")
+    return [
+        Job(f"{task}-record", (*record, "--out", str(demonstrations)), demonstrations / "dataset/meta/info.json"),
+        Job(
+            f"{task}-pretrain",
+            (*pretrain, *numbers, "--out", str(base)),
+            base / "checkpoints/002500/burnish.json",
+            after=(f"{task}-record",),
+            folder=base,
+        ),
+        _evaluation(options, task, "base", base),
+    ]
+
+
+def _evaluation(options: Options, task: str, name: str, folder: Path) -> Job:
+    arguments = ("eval", str(folder), *EVALUATE, "--episodes", str(options.episodes))
+    product = folder / "evaluations/default/evaluation.json"
+    trained = f"{task}-pretrain" if name == "base" else f"{task}-{name}"
+    return Job(f"{task}-{name}-eval", arguments, product, after=(trained,))
+
+
+def _train_jobs(options: Options, task: str, name: str, seed: int, extra: Sequence[str]) -> list[Job]:
+    folder = options.folder / task / name
+    recipe = ("train", "pac_act", "--env", f"contact/{task}", "--checkpoint", str(options.folder / task / "base"))
+    arguments = (*recipe, "--numbers.seed", str(seed), *TASK_OPTIONS[task], *extra, "--out", str(folder))
+    arguments = (*arguments, "--numbers.iterations", str(options.iterations))
+    product = folder / f"checkpoints/{options.iterations:06d}/burnish.json"
+    train = Job(f"{task}-{name}", arguments, product, after=(f"{task}-base-eval",), folder=folder)
+    return [train, _evaluation(options, task, name, folder)]
+
+
+def main() -> None:
+    """Run what is missing, then write the page."""
+    options = tyro.cli(Options)
+    if not options.report_only:
+        run_jobs(jobs_of(options), options.folder / "logs", options.parallel)
+
+
+if __name__ == "__main__":
+    main()
