@@ -94,7 +94,7 @@ class Expert:
         entries, count = self._spec.action_dim, self._config.chunk_steps
         state = np.asarray(observation["observation.state"], float)
         bias = self._believed_bias(observation)
-        pose = np.zeros((len(state), 4))
+        pose: Array = np.zeros((len(state), 4))
         pose[:, :entries] = state[:, :entries]
         pose = self._task_frame(pose, inverse=True)
         point = np.stack([to_local(row, frame) for row, frame in zip(pose, bias, strict=True)])

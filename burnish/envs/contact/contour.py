@@ -9,10 +9,10 @@ import numpy as np
 
 from burnish.core.errors import ConfigError
 from burnish.core.spec import Array
-from burnish.envs.contact.environment import Cameras, ContactEnv, Progress, Reward
+from burnish.envs.contact.environment import Cameras, ContactEnv, Progress, Reward, Robot
 from burnish.envs.contact.forces import Readings
 from burnish.envs.contact.scenario import Bias, Scenario, sample_fixture, sample_friction, sample_stiffness
-from burnish.envs.contact.tool import PROBE_RADIUS, VISUAL, Tool, ball_tip, scene_xml
+from burnish.envs.contact.tool import PROBE_RADIUS, VISUAL, Scene, Tool, ball_tip
 from burnish.envs.single import VectorEnv
 
 
@@ -38,6 +38,8 @@ class Config:
     """Length of an episode [s]."""
     stop_on_success: bool = True
     """End an episode when the end of the path is reached and everything holds."""
+    robot: Robot = "tool"
+    """What moves the tip: a Cartesian tool, which is fast, or a 7-DoF arm under Cartesian impedance control."""
     bias: Bias = field(default_factory=Bias)
     """Error of the estimated fixture pose; the wide range lies along the surface normal."""
     tool: Tool = field(default_factory=Tool)
@@ -64,7 +66,14 @@ class Config:
         """Return a vector environment of independent simulations."""
         return VectorEnv(
             [
-                ContactEnv(Contour(self), self.tool, self.reward, self.cameras, stop_on_success=self.stop_on_success)
+                ContactEnv(
+                    Contour(self),
+                    self.tool,
+                    self.reward,
+                    self.cameras,
+                    stop_on_success=self.stop_on_success,
+                    robot=self.robot,
+                )
                 for _ in range(num_envs)
             ]
         )
@@ -115,13 +124,13 @@ class Contour:
             **{name: plain[name] for name in names},
         }
 
-    def scene(self, tool: Tool) -> str:
-        """Return the MJCF: a cylinder with its axis along y, and a ball on a rod."""
+    def scene(self) -> Scene:
+        """Return a cylinder with its axis along y, and a ball on a rod."""
         fixture = (
             f'<geom name="arc" type="cylinder" size="{self._config.radius} 0.03" quat="1 1 0 0" '
             f'pos="0 0 {-self._config.radius}" rgba="0.62 0.66 0.7 1" {VISUAL}/>'
         )
-        return scene_xml(tool, fixture=fixture, tip=ball_tip(), probes=["ball"], obstacles=["arc"], yaw=False)
+        return Scene(fixture=fixture, tip=ball_tip(), probes=("ball",), obstacles=("arc",), yaw=False)
 
     def sample(self, generator: np.random.Generator, task: str) -> Scenario:
         """Draw an episode."""

@@ -7,13 +7,14 @@ from typing import Any, Literal, Protocol
 import mujoco
 import numpy as np
 
-from burnish.core.errors import ConfigError, EnvError
+from burnish.core.errors import ConfigError, EnvError, suggest
 from burnish.core.seeding import stream
 from burnish.core.spec import IMAGE_PREFIX, TASK_KEY, Array, ArraySpec, EnvSpec, MetricSpec
 from burnish.core.step import Start
+from burnish.envs.contact.arm import Arm
 from burnish.envs.contact.forces import FORCE_METRICS, ForceRecord, Readings, force_penalty
 from burnish.envs.contact.scenario import SPLITS, Scenario
-from burnish.envs.contact.tool import Rig, Tool
+from burnish.envs.contact.tool import Machine, Rig, Scene, Slides, Tool
 from burnish.envs.rendering import Renderer
 
 
@@ -39,6 +40,21 @@ class Reward:
 
 
 CAMERA_NAMES = ("wrist", "front")
+
+type Robot = Literal["tool", "arm"]
+
+_MACHINES: dict[str, type[Slides | Arm]] = {"tool": Slides, "arm": Arm}
+
+
+def make_machine(robot: str, scene: Scene, tool: Tool) -> Machine:
+    """Return what moves the tip, in its scene.
+
+    Raises:
+        ConfigError: If there is no such robot.
+    """
+    if robot not in _MACHINES:
+        raise ConfigError(f"There is no robot '{robot}' for the contact tasks.{suggest(robot, _MACHINES)}")
+    return _MACHINES[robot](scene, tool)
 
 
 @dataclass(frozen=True)
@@ -89,8 +105,8 @@ class ContactTask(Protocol):
     geometry_unit: str
     settings: Mapping[str, Any]
 
-    def scene(self, tool: Tool) -> str:
-        """Return the MJCF."""
+    def scene(self) -> Scene:
+        """Return fixture and tip."""
         ...
 
     def sample(self, generator: np.random.Generator, task: str) -> Scenario:
@@ -126,7 +142,14 @@ class ContactEnv:
     """A :class:`burnish.envs.single.SingleEnv` over a :class:`ContactTask`."""
 
     def __init__(
-        self, task: ContactTask, tool: Tool, reward: Reward, cameras: Cameras, *, stop_on_success: bool
+        self,
+        task: ContactTask,
+        tool: Tool,
+        reward: Reward,
+        cameras: Cameras,
+        *,
+        stop_on_success: bool,
+        robot: Robot = "tool",
     ) -> None:
         """Compile the scene.
 
@@ -136,13 +159,19 @@ class ContactEnv:
             reward: Weights.
             cameras: What the cameras see.
             stop_on_success: End an episode as soon as it has succeeded.
+            robot: What moves the tip.
         """
         self._task, self._tool, self._reward = task, tool, reward
         self._stop_on_success = stop_on_success
-        self._rig = Rig(task.scene(tool), tool, yaw=task.yaw)
+        machine = make_machine(robot, task.scene(), tool)
+        self._rig = Rig(machine, tool)
         self._eyes = cameras.renderer(self._rig.model)
         self._window: Renderer | None = None
-        protocol = {"cameras": self._eyes.protocol if self._eyes else None, "stop_on_success": stop_on_success}
+        protocol = {
+            "cameras": self._eyes.protocol if self._eyes else None,
+            "stop_on_success": stop_on_success,
+            **machine.protocol,
+        }
         self.spec = make_spec(task, tool, cameras, protocol)
         self._low, self._high = self.spec.action.bounds()
         self._noise_scale = np.array([tool.force_noise] * 3 + [tool.torque_noise] * 3)
@@ -226,11 +255,11 @@ class ContactEnv:
         }
 
     def render(self) -> Array:
-        """Return a picture from the front camera, (480, 640, 3) uint8."""
+        """Return a picture of the robot, (480, 640, 3) uint8."""
         if self._window is None:
             self._window = Renderer(self._rig.model, 640, 480, profile="fidelity")
         self._rig.update_view()
-        return self._window.render(self._rig.data, "front")
+        return self._window.render(self._rig.data, self._rig.machine.view)
 
     def close(self) -> None:
         """Free the rendering contexts."""

@@ -9,10 +9,10 @@ import numpy as np
 
 from burnish.core.errors import ConfigError, EnvError
 from burnish.core.spec import Array
-from burnish.envs.contact.environment import Cameras, ContactEnv, Progress, Reward
+from burnish.envs.contact.environment import Cameras, ContactEnv, Progress, Reward, Robot
 from burnish.envs.contact.forces import Readings
 from burnish.envs.contact.scenario import Bias, Scenario, sample_fixture, sample_friction, sample_stiffness
-from burnish.envs.contact.tool import VISUAL, Tool, scene_xml
+from burnish.envs.contact.tool import VISUAL, Scene, Slides, Tool
 from burnish.envs.single import VectorEnv
 
 DEPTH = 0.012
@@ -53,6 +53,8 @@ class Config:
     """Length of an episode [s]."""
     stop_on_success: bool = True
     """End an episode when the peg is seated."""
+    robot: Robot = "tool"
+    """What moves the tip: a Cartesian tool, which is fast, or a 7-DoF arm under Cartesian impedance control."""
     bias: Bias = field(default_factory=_lateral)
     """Error of the estimated fixture pose; the wide range lies across the hole's axis."""
     tool: Tool = field(default_factory=Tool)
@@ -82,10 +84,19 @@ class Config:
             EnvError: If the compiled hole is not open, or lets the peg through its walls.
         """
         envs = [
-            ContactEnv(Peg(self), self.tool, self.reward, self.cameras, stop_on_success=self.stop_on_success)
+            ContactEnv(
+                Peg(self),
+                self.tool,
+                self.reward,
+                self.cameras,
+                stop_on_success=self.stop_on_success,
+                robot=self.robot,
+            )
             for _ in range(num_envs)
         ]
-        check_hole_open(envs[0].model, self.clearance)
+        check_hole_open(
+            envs[0].model if self.robot == "tool" else Slides(Peg(self).scene(), self.tool).model, self.clearance
+        )
         return VectorEnv(envs)
 
 
@@ -178,8 +189,8 @@ class Peg:
             **{name: plain[name] for name in names},
         }
 
-    def scene(self, tool: Tool) -> str:
-        """Return the MJCF: a block with a hole along -z, and a peg that ends at the TCP."""
+    def scene(self) -> Scene:
+        """Return a block with a hole along -z, and a peg that ends at the TCP."""
         config = self._config
         round_peg = config.shape == "round"
         fixture, obstacles = hole_geoms(8 if round_peg else 4, config.diameter + config.clearance)
@@ -190,7 +201,7 @@ class Peg:
             f'rgba="0.85 0.3 0.2 1" {VISUAL}/>'
             f'<geom type="cylinder" size="0.008 0.025" pos="0 0 0.065" rgba="0.4 0.4 0.45 1" {VISUAL}/>'
         )
-        return scene_xml(tool, fixture=fixture, tip=tip, probes=["peg"], obstacles=obstacles, yaw=True)
+        return Scene(fixture=fixture, tip=tip, probes=("peg",), obstacles=tuple(obstacles), yaw=True)
 
     def sample(self, generator: np.random.Generator, task: str) -> Scenario:
         """Draw an episode."""

@@ -5,7 +5,9 @@ stiffness and damping are those of the closed position loop. Physics runs in C; 
 to every physics step and the sensor is read after each.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import mujoco
 import numpy as np
@@ -83,6 +85,16 @@ _SCENE = """
     <camera name="front" pos="0.5 -0.32 0.26" xyaxes="1 0 0 0 0.45 0.89" fovy="40"/>
     <geom name="table" type="box" size="0.4 0.4 0.02" pos="0.5 0 -0.1" rgba="0.55 0.5 0.45 1" {visual}/>
     <body name="fixture" mocap="true">{fixture}</body>
+    {robot}
+  </worldbody>
+  <contact>{pairs}</contact>
+  {extra}
+  <actuator>{actuators}</actuator>
+  <sensor><force site="tcp"/><torque site="tcp"/></sensor>
+</mujoco>
+"""
+
+_CARRIAGE = """
     <body name="carriage" gravcomp="1">
       <joint name="x" type="slide" axis="1 0 0"/>
       <joint name="y" type="slide" axis="0 1 0"/>
@@ -91,19 +103,8 @@ _SCENE = """
       <inertial pos="0 0 0.1" mass="{carriage_mass}" diaginertia="0.002 0.002 0.002"/>
       <geom type="cylinder" size="0.025 0.03" pos="0 0 0.12" rgba="0.25 0.27 0.3 1" {visual}/>
       <camera name="wrist" pos="0 -0.075 0.105" xyaxes="1 0 0 0 0.8 0.6" fovy="60"/>
-      <body name="tip" gravcomp="1">
-        <inertial pos="0 0 0.03" mass="{tip_mass}" diaginertia="0.0001 0.0001 0.0001"/>
-        {tip}
-        <site name="tcp" rgba="0 0 0 0"/>
-      </body>
+      {tip}
     </body>
-  </worldbody>
-  <contact>{pairs}</contact>
-  <actuator>
-    <position name="x" joint="x"/><position name="y" joint="y"/><position name="z" joint="z"/>{yaw_actuator}
-  </actuator>
-  <sensor><force site="tcp"/><torque site="tcp"/></sensor>
-</mujoco>
 """
 
 VISUAL = 'contype="0" conaffinity="0" mass="0"'
@@ -127,41 +128,142 @@ def ball_tip() -> str:
     )
 
 
-def scene_xml(tool: Tool, *, fixture: str, tip: str, probes: list[str], obstacles: list[str], yaw: bool) -> str:
+@dataclass(frozen=True)
+class Scene:
+    """What a task puts into the world, whatever machine moves the tip."""
+
+    fixture: str
+    """Geoms of the fixture, in the fixture frame."""
+    tip: str
+    """Geoms of the tool tip, in a frame at the TCP with z up."""
+    probes: tuple[str, ...]
+    """Names of the tip's geoms that collide."""
+    obstacles: tuple[str, ...]
+    """Names of the fixture's geoms that collide."""
+    yaw: bool
+    """Whether the tool can turn about z."""
+
+    @property
+    def entries(self) -> int:
+        """How many of x, y, z, yaw are controlled."""
+        return 4 if self.yaw else 3
+
+
+def scene_xml(scene: Scene, tool: Tool, *, robot: str, actuators: str, extra: str = "", pair: str = "") -> str:
     """Return the MJCF of a scene.
 
     Args:
+        scene: What the task needs.
         tool: Parameters.
-        fixture: Geoms of the fixture, in the fixture frame.
-        tip: Geoms of the tool tip, in a frame at the TCP with z up.
-        probes: Names of the tip's geoms that collide.
-        obstacles: Names of the fixture's geoms that collide.
-        yaw: Whether the tool can turn about z.
+        robot: Bodies of what moves the tip; has a camera ``wrist``, and the tip of :func:`tip_xml`.
+        actuators: Its actuators; the first are x, y, z and, where it can turn, yaw of the TCP in the base frame.
+        extra: Further sections.
+        pair: Further attributes of the colliding pairs.
     """
-    pair = '<pair geom1="{a}" geom2="{b}" condim="{c}" solref="{s} 1" solimp="0.95 0.99 0.0005 0.5 2"/>'
-    condim = 4 if yaw else 3
+    condim = 4 if scene.yaw else 3
+    touch = f'condim="{condim}" solref="{tool.solref} 1" solimp="0.95 0.99 0.0005 0.5 2" {pair}'
     return _SCENE.format(
         dt=tool.physics_dt,
         visual=VISUAL,
-        fixture=fixture,
-        tip=tip,
-        carriage_mass=tool.mass - TIP_MASS,
-        tip_mass=TIP_MASS,
-        pairs="".join(pair.format(a=a, b=b, c=condim, s=tool.solref) for a in probes for b in obstacles),
-        yaw_joint='<joint name="yaw" type="hinge" axis="0 0 1"/>' if yaw else "",
-        yaw_actuator='<position name="yaw" joint="yaw"/>' if yaw else "",
+        fixture=scene.fixture,
+        pairs="".join(f'<pair geom1="{a}" geom2="{b}" {touch}/>' for a in scene.probes for b in scene.obstacles),
+        robot=robot,
+        actuators=actuators,
+        extra=extra,
     )
+
+
+def tip_xml(scene: Scene) -> str:
+    """Return the body of the tip; its site ``tcp`` is where forces are sensed."""
+    return f'''<body name="tip" gravcomp="1">
+        <inertial pos="0 0 0.03" mass="{TIP_MASS}" diaginertia="0.0001 0.0001 0.0001"/>
+        {scene.tip}
+        <site name="tcp" rgba="0 0 0 0"/>
+      </body>'''
+
+
+class Machine(Protocol):
+    """What moves the tip: the Cartesian tool or an arm; :class:`Rig` does the rest."""
+
+    model: mujoco.MjModel
+    data: mujoco.MjData
+    position: Array
+    """(3,) or (4,) live view of the TCP pose x, y, z [m], yaw [rad] in the base frame."""
+    protocol: Mapping[str, Any]
+    """What makes its figures incomparable to another machine's."""
+    view: str
+    """Camera that shows it."""
+
+    def place(self, pose: Array, scale: float) -> None:
+        """Put the TCP at ``pose`` (4,) in the base frame, at rest, with stiffness times ``scale``."""
+        ...
+
+    def step(self) -> None:
+        """Take one physics step."""
+        ...
+
+    def update(self) -> None:
+        """Bring ``position`` up to date after physics steps; called once per control step."""
+        ...
+
+    def velocity(self) -> Array:
+        """Return the TCP velocity (3,) in the base frame [m/s]; pure."""
+        ...
+
+
+class Slides:
+    """The Cartesian tool: slides along x, y, z and a hinge about z, each under position control."""
+
+    protocol: Mapping[str, Any] = {}
+    view = "front"
+
+    def __init__(self, scene: Scene, tool: Tool) -> None:
+        """Compile the tool over a task's fixture."""
+        robot = _CARRIAGE.format(
+            visual=VISUAL,
+            carriage_mass=tool.mass - TIP_MASS,
+            tip=tip_xml(scene),
+            yaw_joint='<joint name="yaw" type="hinge" axis="0 0 1"/>' if scene.yaw else "",
+        )
+        names = ("x", "y", "z", "yaw")[: scene.entries]
+        actuators = "".join(f'<position name="{name}" joint="{name}"/>' for name in names)
+        self.model = mujoco.MjModel.from_xml_string(scene_xml(scene, tool, robot=robot, actuators=actuators))
+        self.data = mujoco.MjData(self.model)
+        self.position = self.data.qpos
+        self._tool = tool
+
+    def place(self, pose: Array, scale: float) -> None:
+        """Put the TCP at ``pose`` (4,) in the base frame, at rest, with stiffness times ``scale``."""
+        model, data, tool = self.model, self.data, self._tool
+        model.actuator_gainprm[:3, 0] = tool.stiffness * scale
+        model.actuator_biasprm[:3, 1] = -tool.stiffness * scale
+        model.actuator_biasprm[:3, 2] = -tool.damping(scale)
+        model.actuator_gainprm[3:, 0] = YAW_STIFFNESS
+        model.actuator_biasprm[3:, 1] = -YAW_STIFFNESS
+        model.actuator_biasprm[3:, 2] = -YAW_DAMPING
+        data.qpos[:] = data.ctrl[:] = pose[: len(data.qpos)]
+
+    def step(self) -> None:
+        """Take one physics step."""
+        mujoco.mj_step(self.model, self.data)
+
+    def update(self) -> None:
+        """Do nothing: the joints are the pose."""
+
+    def velocity(self) -> Array:
+        """Return the TCP velocity (3,) in the base frame [m/s]."""
+        moving: Array = self.data.qvel[:3]
+        return moving
 
 
 class Rig:
     """One simulated tool and fixture: reset to a scenario, then moved to set-points, read at the physics rate."""
 
-    def __init__(self, xml: str, tool: Tool, *, yaw: bool) -> None:
-        """Compile a scene from :func:`scene_xml`."""
-        self.model = mujoco.MjModel.from_xml_string(xml)
-        self.data = mujoco.MjData(self.model)
+    def __init__(self, machine: Machine, tool: Tool) -> None:
+        """Take over a machine in its scene."""
+        self.machine, self.model, self.data = machine, machine.model, machine.data
         self.tool = tool
-        self._entries = 4 if yaw else 3
+        self._entries = len(machine.position)
         self._filter = LowPass(tool.filter_hz, tool.physics_dt, tool.substeps)
         self._ramp = (np.arange(tool.substeps) + 1.0)[:, None] / tool.substeps
         self._sensor = np.zeros((tool.substeps, 6))
@@ -170,21 +272,14 @@ class Rig:
 
     def reset(self, scenario: Scenario) -> None:
         """Put fixture and tool where the scenario says, at rest, and tare the sensor."""
-        model, data, tool = self.model, self.data, self.tool
-        scale = scenario.stiffness_scale
+        model, data = self.model, self.data
         model.pair_friction[:, :2] = scenario.friction
-        model.actuator_gainprm[:3, 0] = tool.stiffness * scale
-        model.actuator_biasprm[:3, 1] = -tool.stiffness * scale
-        model.actuator_biasprm[:3, 2] = -tool.damping(scale)
-        model.actuator_gainprm[3:, 0] = YAW_STIFFNESS
-        model.actuator_biasprm[3:, 1] = -YAW_STIFFNESS
-        model.actuator_biasprm[3:, 2] = -YAW_DAMPING
         mujoco.mj_resetData(model, data)
         data.mocap_pos[0] = scenario.fixture[:3]
         data.mocap_quat[0] = (np.cos(scenario.fixture[3] / 2), 0.0, 0.0, np.sin(scenario.fixture[3] / 2))
         self._fixture, self._estimate = scenario.fixture, scenario.estimate
         self.setpoint = to_parent(scenario.start, self._estimate)
-        data.qpos[:] = data.ctrl[:] = self.setpoint[: self._entries]
+        self.machine.place(self.setpoint, scenario.stiffness_scale)
         mujoco.mj_forward(model, data)
         self._tare = data.sensordata.copy()
         self._wrench = np.zeros(6)
@@ -200,15 +295,17 @@ class Rig:
         change[3] = min(max(change[3], -turn), turn)
         controls = (self.setpoint + self._ramp * change)[:, : self._entries]
         self.setpoint = self.setpoint + change
-        ctrl, qpos, sensordata = data.ctrl, data.qpos, data.sensordata
+        position, sensordata = self.machine.position, data.sensordata
+        ctrl, step = data.ctrl[: self._entries], self.machine.step
         sensor, path, contact, entries = self._sensor, self._path, self._contact, self._entries
         path[:, 3] = self.setpoint[3]
         for i in range(tool.substeps):
             ctrl[:] = controls[i]
-            mujoco.mj_step(self.model, data)
+            step()
             sensor[i] = sensordata
-            path[i, :entries] = qpos
+            path[i, :entries] = position
             contact[i] = data.ncon
+        self.machine.update()
         tared = self._tare - sensor  # MuJoCo reports what the tip does to the wrist the other way round
         filtered = self._filter(tared, self._wrench)
         self._wrench = filtered[-1]
@@ -236,7 +333,7 @@ class Rig:
     def velocity(self) -> Array:
         """Return the TCP velocity (3,) in the estimated frame [m/s]."""
         frame = np.array([0.0, 0.0, 0.0, self._estimate[3]])
-        return to_local(np.append(self.data.qvel[:3], 0.0), frame)[:3]
+        return to_local(np.append(self.machine.velocity(), 0.0), frame)[:3]
 
     def wrench(self) -> Array:
         """Return (6,) force [N] and torque [N m] of the fixture on the tool, in the tool frame, tared and filtered."""
@@ -247,5 +344,5 @@ class Rig:
 
     def _pose_base(self) -> Array:
         pose = self.setpoint.copy()
-        pose[: self._entries] = self.data.qpos
+        pose[: self._entries] = self.machine.position
         return pose

@@ -9,10 +9,10 @@ import numpy as np
 
 from burnish.core.errors import ConfigError
 from burnish.core.spec import Array
-from burnish.envs.contact.environment import Cameras, ContactEnv, Progress, Reward
+from burnish.envs.contact.environment import Cameras, ContactEnv, Progress, Reward, Robot
 from burnish.envs.contact.forces import Readings
 from burnish.envs.contact.scenario import Bias, Scenario, sample_fixture, sample_friction, sample_stiffness
-from burnish.envs.contact.tool import PROBE_RADIUS, VISUAL, Tool, ball_tip, scene_xml
+from burnish.envs.contact.tool import PROBE_RADIUS, VISUAL, Scene, Tool, ball_tip
 from burnish.envs.single import VectorEnv
 
 HOME = (0.0, 0.0, 0.022, 0.0)
@@ -39,6 +39,8 @@ class Config:
     """Length of an episode [s]."""
     stop_on_success: bool = True
     """End an episode when the touch has been held."""
+    robot: Robot = "tool"
+    """What moves the tip: a Cartesian tool, which is fast, or a 7-DoF arm under Cartesian impedance control."""
     bias: Bias = field(default_factory=Bias)
     """Error of the estimated fixture pose; the wide range lies along the surface normal."""
     tool: Tool = field(default_factory=Tool)
@@ -65,7 +67,14 @@ class Config:
         """Return a vector environment of independent simulations."""
         return VectorEnv(
             [
-                ContactEnv(Touch(self), self.tool, self.reward, self.cameras, stop_on_success=self.stop_on_success)
+                ContactEnv(
+                    Touch(self),
+                    self.tool,
+                    self.reward,
+                    self.cameras,
+                    stop_on_success=self.stop_on_success,
+                    robot=self.robot,
+                )
                 for _ in range(num_envs)
             ]
         )
@@ -97,13 +106,13 @@ class Touch:
             **{name: plain[name] for name in names},
         }
 
-    def scene(self, tool: Tool) -> str:
-        """Return the MJCF: a plate whose top is the plane z = 0, a mark, and a ball on a rod."""
+    def scene(self) -> Scene:
+        """Return a plate whose top is the plane z = 0, a mark, and a ball on a rod."""
         fixture = (
             f'<geom name="plate" type="box" size="0.06 0.06 0.008" pos="0 0 -0.008" rgba="0.62 0.66 0.7 1" {VISUAL}/>'
             f'<geom name="mark" type="cylinder" size="0.003 0.0001" rgba="0.9 0.75 0.1 1" {VISUAL}/>'
         )
-        return scene_xml(tool, fixture=fixture, tip=ball_tip(), probes=["ball"], obstacles=["plate"], yaw=False)
+        return Scene(fixture=fixture, tip=ball_tip(), probes=("ball",), obstacles=("plate",), yaw=False)
 
     def sample(self, generator: np.random.Generator, task: str) -> Scenario:
         """Draw an episode."""
