@@ -1,4 +1,4 @@
-"""PAC-ACT on three contact tasks: pretrain, post-train over several seeds, evaluate on the same episodes, write the result.
+"""PAC-ACT on three contact tasks: pretrain, post-train over seeds, evaluate on the same episodes, write the result.
 
 Usage: ``uv run python benchmarks/pac_act.py [--seeds 5] [--parallel 2] [--folder runs/pac_act]``
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import tyro
 from jobs import Job, run_jobs
+from pac_act_page import write_page
 
 ROOT = Path(__file__).parent.parent
 TASKS = ("contour", "touch", "peg_insert")
@@ -119,6 +120,10 @@ def main() -> None:
     options = tyro.cli(Options)
     if not options.report_only:
         run_jobs(jobs_of(options), options.folder / "logs", options.parallel)
+    page, _ = write_page(
+        options.folder, ROOT / "docs/results", {name: text for name, (_, text) in ABLATIONS.items()}, COMMAND
+    )
+    print(f"wrote {page}")
 
 
 if __name__ == "__main__":
