@@ -27,7 +27,7 @@ class Job:
     def command(self) -> list[str]:
         """Return the command, to resume where a run folder is there already."""
         burnish = [sys.executable, "-m", "burnish"]
-        if self.folder is not None and (self.folder / "checkpoints" / "last").exists():
+        if self.folder is not None and (self.folder / "config.json").exists():
             return [*burnish, "train", self.arguments[1], "--resume", str(self.folder)]
         return [*burnish, *self.arguments]
 

@@ -10,7 +10,7 @@ from burnish.core.step import Start, evaluation_starts
 from burnish.envs.contact import contour, peg_insert, touch
 from burnish.envs.contact.environment import Cameras, Reward
 from burnish.envs.contact.forces import Readings
-from burnish.envs.contact.scenario import SPLITS, Bias, Scenario
+from burnish.envs.contact.scenario import SPLITS, Bias, Scenario, to_local
 from burnish.envs.contact.tool import Tool
 from burnish.envs.rendering import BACKEND_VARIABLE
 
@@ -74,7 +74,7 @@ def test_observe_does_not_change_what_follows(env):
                 first, second = single.observe(), single.observe()
                 for key in env.spec.observation:
                     np.testing.assert_array_equal(first[key], second[key])
-        figures.append((single.observe()["observation.pose"].tolist(), single.metrics()))
+        figures.append((single.observe()["observation.state"].tolist(), single.metrics()))
     assert figures[0] == figures[1]
 
 
@@ -125,17 +125,19 @@ def test_pressing_gives_the_force_of_the_stiffness_upwards_on_the_tool(scale):
     step = env.step(down[:, :9])
     assert step.observation["observation.wrench"][0, 2] == pytest.approx(15.0 * scale, abs=2.5)
     assert step.observation["privileged.contact"][0] == pytest.approx([0.0, 15.0 * scale], abs=0.5)
-    assert step.observation["observation.state"][0, 2] == pytest.approx(-0.001)  # the set-point, below the surface
-    assert step.observation["observation.pose"][0, 2] == pytest.approx(0.0, abs=1e-4)
+    assert step.observation["observation.state"][0, 2] == pytest.approx(0.0, abs=1e-4)  # the set-point is below
 
 
 def test_setpoints_move_no_faster_than_the_limit_and_stay_in_the_action_limits():
     env = touch.Config().build()
-    before = env.reset([Start("shift", 0, 0)])["observation.state"][0]
-    after = env.step(np.array([[[9.0, 9.0, 9.0]]], np.float32)).observation["observation.state"][0]
-    assert np.linalg.norm(after - before) == pytest.approx(0.06 * 0.05, rel=1e-5)
-    far = env.step(np.full((1, 60, 3), 9.0, np.float32)).observation["observation.state"][0]
-    np.testing.assert_allclose(far, env.spec.action.high, rtol=1e-5)
+    env.reset([Start("shift", 0, 0)])
+    rig = env._envs[0]._rig
+    before = rig.setpoint
+    env.step(np.array([[[9.0, 9.0, 9.0]]], np.float32))
+    assert np.linalg.norm(rig.setpoint[:3] - before[:3]) == pytest.approx(0.06 * 0.05, rel=1e-5)
+    env.step(np.full((1, 60, 3), 9.0, np.float32))
+    found = to_local(rig.setpoint, env._envs[0]._scenario.estimate)
+    np.testing.assert_allclose(found[:3], env.spec.action.high, rtol=1e-5)
 
 
 def scenario(geometry):

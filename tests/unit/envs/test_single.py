@@ -150,24 +150,24 @@ def test_env_with_images_lives_in_one_thread():
     assert [single.closed for single in envs] == [1] * 4
 
 
-def threads_used(threads, seconds):
-    """Return the idents of the threads that the last of four calls ran on."""
-    for _ in range(4):
-        used = set()
-        threads.map(lambda n, used=used: used.add(threading.get_ident()) or time.sleep(seconds), list(range(4)))
-    return used
-
-
-def test_threads_are_used_where_they_are_faster():
+@pytest.mark.parametrize(("sequential", "threaded", "used"), [(0.02, 0.011, True), (0.02, 0.03, False)])
+def test_the_way_that_was_faster_is_used(sequential, threaded, used):
     threads = _Threads(2, pinned=False)
-    assert threading.get_ident() not in threads_used(threads, 0.02)
+    threads._calls = 2  # both ways have been timed
+    threads._seconds = {False: sequential, True: threaded}
+    idents = set()
+    threads.map(lambda n: idents.add(threading.get_ident()), list(range(4)))
     threads.close()
+    assert (threading.get_ident() not in idents) is used
 
 
 def test_short_calls_are_not_spread_over_threads(monkeypatch):
     monkeypatch.setattr(_Threads, "SHORT_CALL_S", 1e9)
     threads = _Threads(2, pinned=False)
-    assert threads_used(threads, 0.0) == {threading.get_ident()}
+    for _ in range(4):
+        used = set()
+        threads.map(lambda n, used=used: used.add(threading.get_ident()), list(range(4)))
+    assert used == {threading.get_ident()}
     threads.close()
 
 
