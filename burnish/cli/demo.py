@@ -25,11 +25,6 @@ from burnish.evaluation.result import EvaluationResult, write_text
 from burnish.evaluation.statistics import Estimate
 
 ENV = "contact/contour"
-SENSORS = (
-    *("--policy.extra_state_keys", "observation.wrench", "--policy.critic_keys"),
-    *("privileged.bias", "privileged.fixture", "privileged.contact"),
-)
-"""What reinforcement learning adds: the policy feels the wrist force, the critic knows the simulator's truth."""
 NAME = "demo"
 """Name of both evaluations."""
 STATE = "demo.json"
@@ -52,9 +47,9 @@ class Options:
     """Begin anew: what is in the folder is removed."""
     demonstrations: int = 60
     """Episodes that the expert demonstrates."""
-    pretrain_steps: int = 1000
+    pretrain_steps: int = 2500
     """Gradient steps of imitation."""
-    iterations: int = 25
+    iterations: int = 45
     """Rollouts and updates of reinforcement learning."""
     episodes: int = 100
     """Episodes of each evaluation."""
@@ -160,7 +155,7 @@ def _stages(options: Options) -> list[Stage]:
                 "pac_act",
                 better,
                 [
-                    *("--checkpoint", str(base), *SENSORS),
+                    *("--checkpoint", str(base)),
                     *(("--num_envs", str(options.num_envs)) if options.num_envs else ()),
                     *("--numbers.iterations", str(options.iterations), "--numbers.seed", str(options.seed)),
                 ],
@@ -284,7 +279,7 @@ def _sum_up(options: Options, seconds: dict[str, float], elapsed: float) -> None
     say(f"\nReport: [bold]{report.resolve()}[/]" + (" (with videos)" if films else " (without videos)"))
     say(f"Checkpoint: {out / 'better'}; its policy folder is a stock lerobot folder.")
     say(f"This call took {elapsed / 60:.1f} minutes.")
-    say(f"Next: train longer, burnish train pac_act --checkpoint {out / 'base'} {' '.join(SENSORS)}")
+    say(f"Next: train longer, burnish train pac_act --checkpoint {out / 'base'} --numbers.iterations 150")
 
 
 def verdict(comparison: Comparison) -> list[str]:
