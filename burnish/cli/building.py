@@ -109,7 +109,7 @@ def check_meaning(directory: Path, description: Mapping[str, Any], spec: PolicyS
     pairs = [("action", stored.action, spec.action)]
     pairs += [(key, item, spec.observation[key]) for key, item in stored.observation.items() if key in spec.observation]
     for key, before, now in pairs:
-        if before.names and now.names and before.names != now.names:
+        if before.shape == now.shape and before.names and now.names and before.names != now.names:
             raise CheckpointError(
                 f"{directory} was trained with '{key}' holding {', '.join(before.names)}, but in this environment it "
                 f"holds {', '.join(now.names)}: as many numbers, another meaning. Use the environment, or the version "
