@@ -83,7 +83,7 @@ DOES_NOT_FIT: list[tuple[list[str], list[str]]] = [
     (["train", "pac_act", "--checkpoint", RUN], ["policy of kind 'mlp', not 'act'", "--policy mlp"]),
     (["train", "ppo", "--checkpoint", RUN, "--policy.hidden", "9"], ["do not fit this policy"]),
     (["train", "ppo", "--sampler.tasks", "upp"], ["no task 'upp'", "Did you mean 'up'?"]),
-    (["eval", RUN, "--env", "contact/contour"], ["do not fit"]),
+    (["eval", RUN, "--env", "contact/contour"], ["another meaning"]),
     (["eval", "--teacher", "contact", "--env", "point_mass"], ["no scripted expert for 'point_mass'"]),
     (["record", "--checkpoint", RUN], ["one observation for every action", "--format log"]),
     (["deploy", RUN, "--env", "point_mass", "--protocol", "openpi"], ["Choose one of"]),
