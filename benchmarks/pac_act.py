@@ -115,14 +115,20 @@ def _train_jobs(options: Options, task: str, name: str, seed: int, extra: Sequen
     return [train, _evaluation(options, task, name, folder)]
 
 
+def command_of(options: Options) -> str:
+    """Return the command line that repeats the experiment."""
+    numbers = ("seeds", "ablation_seeds", "episodes", "iterations", "demonstrations")
+    changed = [f"--{name.replace('_', '-')} {getattr(options, name)}" for name in numbers]
+    return " ".join([COMMAND, *changed, *([] if options.ablations else ["--no-ablations"])])
+
+
 def main() -> None:
     """Run what is missing, then write the page."""
     options = tyro.cli(Options)
     if not options.report_only:
         run_jobs(jobs_of(options), options.folder / "logs", options.parallel)
-    page, _ = write_page(
-        options.folder, ROOT / "docs/results", {name: text for name, (_, text) in ABLATIONS.items()}, COMMAND
-    )
+    ablations = {name: text for name, (_, text) in ABLATIONS.items()}
+    page, _ = write_page(options.folder, ROOT / "docs/results", ablations, command_of(options), options.seeds)
     print(f"wrote {page}")
 
 

@@ -50,7 +50,7 @@ def read_group(folder: Path, task: str, prefix: str) -> Group | None:
     return Group(task, EvaluationResult.load(base), after, tuple(runs))
 
 
-def write_page(folder: Path, docs: Path, ablations: Mapping[str, str], command: str) -> tuple[Path, Path]:
+def write_page(folder: Path, docs: Path, ablations: Mapping[str, str], command: str, wanted: int) -> tuple[Path, Path]:
     """Write the page and its JSON from what is in the experiment's folder.
 
     Args:
@@ -58,10 +58,15 @@ def write_page(folder: Path, docs: Path, ablations: Mapping[str, str], command: 
         docs: docs/results.
         ablations: Name of an ablation on contour to what it is.
         command: What makes the page again.
+        wanted: Seeds of each task that the experiment is to have; fewer are said on the page.
     """
     groups = [group for task in GOALS if (group := read_group(folder, task, "seed")) is not None]
     metrics: dict[str, MetricResult] = {}
+    short = [f"{group.name} {len(group.after)}" for group in groups if len(group.after) < wanted]
     notes: list[tuple[str, str]] = []
+    if short:
+        text = f"Of {wanted} training seeds there are so far: {', '.join(short)}. The command goes on with the rest."
+        notes.append(("Not finished", text))
     for group in groups:
         comparison = group.comparison
         metrics |= metric_results(comparison, group.name, GOALS[group.name], NAMES[group.name])
