@@ -17,10 +17,11 @@ ITERATIONS = 3
 """Of collection and update in one round."""
 MISSED = (
     "Why the goal is missed: all step the same Gymnasium environment, and its own `step` (physics, and reward in "
-    "Python) is more than a third of burnish's time, so everything else would have to cost a quarter of what it costs "
-    "the peer. burnish's update has no autograd any more (gradients by hand, a third of the operations); what is left "
-    "of it is matrix products, tanh and the cost of calling torch some 80 times per minibatch. More needs a fused "
-    "kernel, or physics that is stepped for all environments in one native call."
+    "Python) is about a third of burnish's time, so the rest would have to cost less than 40 % of what it costs the "
+    "peer. burnish's update has no autograd any more (gradients by hand, twice as fast); what is left of it is matrix "
+    "products, tanh and the cost of calling torch some 80 times per minibatch. More needs a fused kernel, or physics "
+    "that is stepped for all environments in one native call. On a busy machine the ratio varies between runs by some "
+    "15 %."
 )
 
 
