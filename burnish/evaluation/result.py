@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from burnish.core.errors import DatasetError, suggest
 from burnish.core.seeding import stream
 from burnish.core.spec import Array, MetricSpec, fingerprint
 from burnish.core.step import Start
+from burnish.data.durable import durable_file
 from burnish.evaluation import statistics
 from burnish.evaluation.statistics import Estimate
 
@@ -241,12 +241,8 @@ def interval_text(estimate: Estimate) -> str:
 def write_text(file: Path, text: str) -> None:
     """Write a file at once or not at all, making its folder."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    with draft.open("w", encoding="utf-8") as stream_:
-        stream_.write(text)
-        stream_.flush()
-        os.fsync(stream_.fileno())
-    draft.replace(file)
+    with durable_file(file) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _row_to_plain(row: EpisodeRow) -> dict[str, Any]:

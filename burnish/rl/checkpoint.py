@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from burnish.core.contracts import TrainablePolicy
 from burnish.core.errors import CheckpointError
 from burnish.core.spec import fingerprint, to_json
+from burnish.data.durable import durable_file
 
 FORMAT_VERSION = 1
 DESCRIPTION_FILE = "burnish.json"
@@ -227,12 +228,8 @@ def write_json(file: Path, value: Any) -> None:
 
 def write_text(file: Path, text: str) -> None:
     """Write a text file, atomically and durably."""
-    temporary = file.with_name(f".{file.name}.part")
-    with temporary.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(file)
+    with durable_file(file) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def read_json(file: Path) -> dict[str, Any]:
