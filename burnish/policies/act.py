@@ -30,7 +30,8 @@ class Config:
     extra_state_keys: tuple[str, ...] = ()
     """Vectors appended to ``observation.state``: sensors that the checkpoint did not have, ignored at first."""
     extra_scale: tuple[float, ...] = ()
-    """Typical size of each extra vector's entries, in their unit; empty means their limits, or 1."""
+    """Factor of each extra vector on the usual size of its entries, which the env's spec gives; empty means 1. A smaller
+    one lets a sensor weigh more, since its columns start at zero and grow from there."""
     observation_keys: tuple[str, ...] = ()
     """What is read without ``path``: state, environment state and cameras; empty means all of those that exist."""
     critic_keys: tuple[str, ...] = ()
@@ -121,11 +122,9 @@ def _find_stock(config: Config, env_spec: EnvSpec, statistics: Statistics | None
     if config.path is None:
         return _new_stock(config, env_spec, statistics)
     stock = act_checkpoint.read_stock(Path(config.path))
-    scale = dict(zip(config.extra_state_keys, config.extra_scale, strict=False))
+    factor = dict(zip(config.extra_state_keys, config.extra_scale, strict=False))
     extra = {
-        key: np.full(env_spec.observation[key].shape, scale[key], np.float32)
-        if key in scale
-        else affine(key, env_spec.observation[key], None)[1]
+        key: affine(key, env_spec.observation[key], None)[1] * np.float32(factor.get(key, 1.0))
         for key in config.extra_state_keys
         if key not in stock.state_keys
     }

@@ -158,7 +158,7 @@ def test_a_new_sensor_changes_nothing_until_it_is_trained(tmp_path):
     keys, observation = INPUTS["state"], observe()
     directory = write_stock_directory(tmp_path / "stock", keys)
     base = Config(path=str(directory)).build(ENV, generator=stream(0))
-    config = Config(path=str(directory), extra_state_keys=(WRENCH,), extra_scale=(10.0,))
+    config = Config(path=str(directory), extra_state_keys=(WRENCH,), extra_scale=(0.5,))
     widened = config.build(ENV, generator=stream(0))
     assert tuple(widened.spec.observation) == (STATE, WRENCH, ENVIRONMENT)
     assert widened.normalisation()["state"]["scale"][5:] == [10.0] * 3

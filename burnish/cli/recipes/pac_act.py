@@ -36,7 +36,7 @@ class Config:
     """The environment."""
     policy: Component = act.Config(
         extra_state_keys=("observation.wrench",),
-        extra_scale=(4.0,),
+        extra_scale=(0.2,),
         critic_keys=("privileged.bias", "privileged.contact"),
         init_std=0.05,
         noise_correlation=0.9,

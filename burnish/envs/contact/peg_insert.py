@@ -170,7 +170,7 @@ class Peg:
     yaw = True
     low: tuple[float, ...] = (-0.02, -0.02, -0.02, -0.3)
     high: tuple[float, ...] = (0.02, 0.02, 0.03, 0.3)
-    scale: tuple[float, ...] = (0.008, 0.008, 0.006, 0.1)
+    scale: tuple[float, ...] = (0.016, 0.016, 0.006, 0.1)
     geometry_name = "clearance"
     geometry_unit = "m"
 
@@ -251,12 +251,14 @@ class Peg:
         return float(tcp[2] + DEPTH)
 
     def _progress(self, tcp: Array) -> Progress:
-        nearness = 1.0 - min(float(np.hypot(np.hypot(tcp[0], tcp[1]), max(tcp[2], 0.0))) / 0.02, 1.0)
-        inside = np.hypot(tcp[0], tcp[1]) < 2.0 * CHAMFER
+        lateral = float(np.hypot(tcp[0], tcp[1]))
+        nearness = 1.0 - min(max(float(tcp[2]), 0.0) / 0.02, 1.0)
+        centring = 1.0 - min(lateral / 0.006, 1.0)
+        inside = lateral < 2.0 * CHAMFER
         depth = min(max(-float(tcp[2]) / (DEPTH - self._config.depth_tolerance), 0.0), 1.0) if inside else 0.0
         self._deepest = max(self._deepest, depth)
         return Progress(
-            potential=0.3 * nearness + 0.7 * depth,
+            potential=0.1 * nearness + 0.3 * centring + 0.6 * depth,
             done=self._held >= self._needed_steps,
             coverage=self._deepest,
         )
