@@ -5,6 +5,7 @@ from pathlib import Path
 
 from burnish.cli.building import load_checkpoint
 from burnish.cli.console import plain, say
+from burnish.cli.folders import next_folder
 from burnish.cli.options import Component, choose_components, parse, with_components
 from burnish.core.step import evaluation_starts
 from burnish.deploy.runtime import Config as RuntimeConfig
@@ -34,7 +35,7 @@ def run_against(path: Path, arguments: list[str]) -> int:
     chosen, rest = choose_components(arguments, {"env": None}, required=("env",))
     options = parse(with_components(Options, chosen), rest, prog="burnish deploy CHECKPOINT --env ID")
     loaded = load_checkpoint(path, options.env)
-    folder = Path(options.out) if options.out else _fresh(path / "deployments")
+    folder = Path(options.out) if options.out else next_folder(path / "deployments")
     runtime = with_replan(options.runtime, loaded.replan_steps)
     env = options.env.build(1)
     stopped = 0
@@ -54,10 +55,3 @@ def with_replan(runtime: RuntimeConfig, replan_steps: int) -> RuntimeConfig:
     """Return the configuration with the checkpoint's replan horizon, where none is named."""
     chunking = runtime.chunking
     return runtime if chunking.replan_steps else replace(runtime, chunking=replace(chunking, replan_steps=replan_steps))
-
-
-def _fresh(root: Path) -> Path:
-    number = 1
-    while (root / f"{number:03d}").exists():
-        number += 1
-    return root / f"{number:03d}"

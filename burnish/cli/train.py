@@ -3,16 +3,17 @@
 import contextlib
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from burnish import registry
 from burnish.cli.console import say
+from burnish.cli.folders import next_folder
 from burnish.cli.options import choose_components, parse, take, with_components
 from burnish.core.config import from_plain, to_plain
 from burnish.core.errors import BurnishError, ConfigError
+from burnish.data.durable import durable_text
 
 COMPONENTS = ("env", "policy", "teacher")
 """Fields of a recipe that an id on the command line may replace."""
@@ -47,7 +48,7 @@ def run(arguments: list[str]) -> int:
         config = read_config(Path(resume), recipe, arguments[1:])
         return int(config.run(Run(Path(resume), resume=True)) or 0)
     config = configure(recipe, arguments[1:])
-    directory = Path(out) if out else _fresh_folder(recipe)
+    directory = Path(out) if out else next_folder(Path("runs"), f"{recipe}-")
     write_config(directory, recipe, config)
     say(f"Run folder: {directory}")
     try:
@@ -81,7 +82,6 @@ def write_config(directory: Path, recipe: str, config: Any) -> None:
             f"{directory} already holds a run. Go on with it: burnish train {recipe} --resume {directory}; "
             "or choose another folder with --out."
         )
-    directory.mkdir(parents=True, exist_ok=True)
     components = {kind: registry.to_json(kind, getattr(config, kind)) for kind in COMPONENTS if hasattr(config, kind)}
     numbers = {
         field.name: to_plain(getattr(config, field.name))
@@ -89,9 +89,7 @@ def write_config(directory: Path, recipe: str, config: Any) -> None:
         if field.name not in components
     }
     text = json.dumps({"recipe": recipe, "components": components, "config": numbers}, indent=2)
-    part = target.with_suffix(".json.part")
-    part.write_text(text + "\n", encoding="utf-8")
-    os.replace(part, target)
+    durable_text(target, text + "\n")
 
 
 def read_config(directory: Path, recipe: str, overrides: list[str]) -> Any:
@@ -137,11 +135,3 @@ def _read_plain(directory: Path) -> tuple[Path, dict[str, Any]]:
         if not isinstance(found, kind):
             raise ConfigError(f"{source} is not a run configuration: '{name}' is {found!r}. Begin a new run.")
     return source, plain
-
-
-def _fresh_folder(recipe: str) -> Path:
-    root = Path("runs")
-    number = 1
-    while (root / f"{recipe}-{number:03d}").exists():
-        number += 1
-    return root / f"{recipe}-{number:03d}"

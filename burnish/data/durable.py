@@ -29,6 +29,13 @@ def durable_file(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
+def durable_text(path: Path, text: str) -> None:
+    """Write a text file in UTF-8, whole or not at all, making its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with durable_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def durable_folder(path: Path, *, create: bool = True) -> Iterator[Path]:
     """Give a temporary folder to fill; on success flush its files and rename it to ``path``.
