@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from burnish.core.inpainting import Prefix
 from burnish.core.spec import Array, EnvSpec, Observation, PolicySpec
 from burnish.core.step import ActionSample, Evaluation, Start, Step
 
@@ -78,6 +79,24 @@ class Policy(Protocol):
 
     def imitation_loss(self, observation: Observation, action_chunk: Any, executed: Any) -> Any:
         """Return (B,) loss of imitating a chunk (B, K, A), over its first ``executed`` (B,) actions."""
+        ...
+
+
+@runtime_checkable
+class InpaintingPolicy(Protocol):
+    """A policy whose chunk can go on from actions that are planned already: real-time chunking of flow policies."""
+
+    spec: PolicySpec
+
+    def act_with_prefix(
+        self, observation: Observation, prefix: Prefix, *, generator: np.random.Generator, deterministic: bool = False
+    ) -> ActionSample:
+        """Sample a chunk (1, K, A) for one observation whose first P actions follow ``prefix``.
+
+        The prefix is in the env's units; a policy whose flow is normalised normalises it first, and leaves what is not
+        planned out instead of padding it. :func:`burnish.core.inpainting.denoise` does the rest; a policy that was
+        trained on prefixes may read them directly.
+        """
         ...
 
 
