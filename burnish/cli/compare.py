@@ -7,9 +7,10 @@ from pathlib import Path
 from burnish.cli.console import console, plain, say
 from burnish.cli.options import parse, wants_help
 from burnish.core.errors import ConfigError, DatasetError
+from burnish.data.durable import durable_text
 from burnish.evaluation.compare import compare
 from burnish.evaluation.report import Films, write_report
-from burnish.evaluation.result import EvaluationResult, write_text
+from burnish.evaluation.result import EvaluationResult
 from burnish.evaluation.videos import load_videos
 
 
@@ -53,7 +54,7 @@ def run(arguments: list[str]) -> int:
     for warning in comparison.warnings:
         say(f"[yellow]note:[/] {plain(warning)}")
     folder = Path(options.out) if options.out else after_file.parent
-    write_text(folder / "comparison.json", json.dumps(comparison.to_plain(), indent=1))
+    durable_text(folder / "comparison.json", json.dumps(comparison.to_plain(), indent=1))
     runs = [after_path] if (after_path / "metrics.jsonl").is_file() else []
     films = Films(load_videos(before_file.parent / "videos"), load_videos(after_file.parent / "videos"))
     commands = [f"burnish compare {before_path} {after_path} --name {options.name}"]

@@ -16,12 +16,13 @@ from burnish.cli.deploy import identity_of
 from burnish.cli.options import parse
 from burnish.core.errors import ConfigError, DatasetError, require
 from burnish.core.spec import TASK_KEY, ArraySpec
+from burnish.data.durable import durable_text
 from burnish.deploy.client import Client
 from burnish.deploy.openpi import Config as ServerConfig
 from burnish.deploy.openpi import Server, running
 from burnish.evaluation.compare import Comparison, p_text
 from burnish.evaluation.compare import compare as compare_results
-from burnish.evaluation.result import EvaluationResult, write_text
+from burnish.evaluation.result import EvaluationResult
 from burnish.evaluation.statistics import Estimate
 
 ENV = "contact/contour"
@@ -221,8 +222,7 @@ def _plain(options: Options) -> dict[str, object]:
 
 def _write_state(options: Options, seconds: dict[str, float]) -> None:
     text = json.dumps({"options": _plain(options), "seconds": seconds}, indent=1)
-    options.out.mkdir(parents=True, exist_ok=True)
-    write_text(options.out / STATE, text + "\n")
+    durable_text(options.out / STATE, text + "\n")
 
 
 def serve_once(run_folder: Path) -> None:

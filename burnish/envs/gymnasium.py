@@ -7,13 +7,13 @@ is what the environment is reset with; ``Start.init`` is always 0.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from burnish.core.errors import ConfigError, EnvError, suggest
+from burnish.core.packages import versions
 from burnish.core.spec import IMAGE_PREFIX, PRIVILEGED_PREFIX, TASK_KEY, Array, ArraySpec, EnvSpec, MetricSpec
 from burnish.core.step import Start
 from burnish.envs.single import VectorEnv
@@ -240,7 +240,7 @@ def _describe(config: Config, env: "gymnasium.Env[Any, Any]", plan: _Plan) -> En
             "end_on_success": config.end_on_success,
             "success": config.success_key or "info, else return",
             "success_return": config.success_return,
-            "versions": _versions("gymnasium", type(env.unwrapped).__module__.partition(".")[0]),
+            "versions": versions(("gymnasium", type(env.unwrapped).__module__.partition(".")[0])),
         },
     )
 
@@ -281,16 +281,6 @@ def _success_return(config: Config) -> float | None:
     if config.success_return is not None:
         return config.success_return
     return _registered(config).reward_threshold
-
-
-def _versions(*packages: str) -> dict[str, str]:
-    found = {}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _leaves(space: "gymnasium.Space[Any]", path: str = "") -> Iterator[tuple[str, "gymnasium.Space[Any]"]]:

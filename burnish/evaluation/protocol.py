@@ -1,10 +1,10 @@
 """What must be equal for two evaluations to be comparable, as JSON values, and in words what is not."""
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from burnish.core.errors import CheckError
+from burnish.core.packages import versions
 from burnish.core.spec import EnvSpec, fingerprint
 from burnish.core.step import Start
 
@@ -64,17 +64,6 @@ def protocol_of(
 def starts_fingerprint(starts: Sequence[Start]) -> str:
     """Return a hash of a list of Starts, whatever their order."""
     return fingerprint([[start.task, start.init, start.seed] for start in sorted(starts)])
-
-
-def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Return the installed version of each package, leaving out those that are not installed."""
-    found: dict[str, str] = {}
-    for name in packages:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:

@@ -13,11 +13,12 @@ import numpy as np
 from markupsafe import Markup
 
 from burnish.core.errors import ConfigError
+from burnish.core.packages import versions
 from burnish.core.spec import Array, MetricSpec, fingerprint
+from burnish.data.durable import durable_text
 from burnish.evaluation import figures
 from burnish.evaluation.compare import Comparison, MetricComparison, compare_seeds, p_text
 from burnish.evaluation.curves import learning_curves
-from burnish.evaluation.protocol import versions
 from burnish.evaluation.result import OWN_METRICS, EvaluationResult, number, reading_order
 from burnish.evaluation.statistics import Estimate
 from burnish.evaluation.videos import Video
@@ -70,9 +71,7 @@ def write_report(
         CheckError: If the protocols differ.
         ConfigError: If there is no result.
     """
-    from burnish.evaluation.result import write_text
-
-    write_text(file, render(after, before=before, runs=runs, films=films, commands=commands, title=title))
+    durable_text(file, render(after, before=before, runs=runs, films=films, commands=commands, title=title))
     return file
 
 

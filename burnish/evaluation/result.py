@@ -14,7 +14,7 @@ from burnish.core.errors import DatasetError, suggest
 from burnish.core.seeding import stream
 from burnish.core.spec import Array, MetricSpec, fingerprint
 from burnish.core.step import Start
-from burnish.data.durable import durable_file
+from burnish.data.durable import durable_text
 from burnish.evaluation import statistics
 from burnish.evaluation.statistics import Estimate
 
@@ -130,7 +130,7 @@ class EvaluationResult:
     def save(self, path: Path) -> Path:
         """Write the result at once or not at all; a folder gets ``evaluation.json``. Returns the file."""
         file = path / FILE_NAME if path.suffix != ".json" else path
-        write_text(file, json.dumps(self.to_plain(), indent=1, allow_nan=False))
+        durable_text(file, json.dumps(self.to_plain(), indent=1, allow_nan=False))
         return file
 
     @staticmethod
@@ -236,13 +236,6 @@ def interval_text(estimate: Estimate) -> str:
     if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
         return ""
     return f"[{number(estimate.low)}, {number(estimate.high)}]"
-
-
-def write_text(file: Path, text: str) -> None:
-    """Write a file at once or not at all, making its folder."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with durable_file(file) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def _row_to_plain(row: EpisodeRow) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from burnish.core.errors import ConfigError
+from burnish.core.packages import versions
+from burnish.data.durable import durable_text
 from burnish.evaluation.compare import Comparison
-from burnish.evaluation.protocol import versions
-from burnish.evaluation.result import EvaluationResult, number, write_text
+from burnish.evaluation.result import EvaluationResult, number
 
 PACKAGES = ("burnish", "mujoco", "torch", "lerobot", "gymnasium", "numpy", "scipy")
 """Whose versions a result records."""
@@ -143,8 +144,8 @@ class ResultFile:
         """
         page, data = directory / f"{self.name}.md", directory / f"{self.name}.json"
         text = _json_text(self.to_plain(), self.name)
-        write_text(page, self.to_markdown())
-        write_text(data, text)
+        durable_text(page, self.to_markdown())
+        durable_text(data, text)
         return page, data
 
 
@@ -249,7 +250,7 @@ class BenchmarkResult:
         if not self.ours or not self.peers or not all(self.peers.values()):
             raise ConfigError(f"Benchmark '{self.name}' needs measurements of ours and of at least one peer.")
         file = directory / f"{self.name}.json"
-        write_text(file, _json_text(self.to_plain(), self.name))
+        durable_text(file, _json_text(self.to_plain(), self.name))
         return file
 
 

@@ -14,9 +14,10 @@ from burnish.core.contracts import Policy, Renderable, VecEnv
 from burnish.core.errors import DatasetError, EnvError
 from burnish.core.spec import Array
 from burnish.core.step import Start
+from burnish.data.durable import durable_text
 from burnish.data.episodes import Episode, run_episodes
 from burnish.evaluation.evaluate import TimedPolicy
-from burnish.evaluation.result import EvaluationResult, write_text
+from burnish.evaluation.result import EvaluationResult
 
 INDEX = "videos.json"
 """File beside the videos that says what each one shows."""
@@ -136,7 +137,7 @@ def _write_index(directory: Path, videos: Sequence[Video]) -> None:
     rows = [{**asdict(video), "file": video.file.name} for video in videos]
     for row in rows:
         row["metrics"] = {name: float(figure) for name, figure in row["metrics"].items() if np.isfinite(figure)}
-    write_text(directory / INDEX, json.dumps(rows, indent=1))
+    durable_text(directory / INDEX, json.dumps(rows, indent=1))
 
 
 def codec() -> tuple[str, str]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from burnish.core.spec import Array
+from burnish.nn.tensors import executed_mask
 
 LOG_TWO_PI = math.log(2 * math.pi)
 
@@ -56,12 +57,18 @@ def kl(mean_p: torch.Tensor, log_std_p: torch.Tensor, mean_q: torch.Tensor, log_
     return 0.5 * (torch.expm1(2 * difference) - 2 * difference + distance.square()).sum(-1)
 
 
-def executed_mask(executed: Any, steps: int, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Return a (B, steps) float32 mask, 1 for the first ``executed`` (B,) steps of each row."""
-    count = torch.as_tensor(executed, device=device)
-    return (torch.arange(steps, device=device)[None, :] < count[:, None]).float()
-
-
 def masked_mean(value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return (B,) means of value (B, K) over the steps where mask (B, K) is 1; 0 for a row without any."""
+    """Return (B,) means of value (B, K) over the steps where mask (B, K) bool is true; 0 for a row without any."""
     return (value * mask).sum(-1) / mask.sum(-1).clamp_min(1)
+
+
+def chunk_error(mean: torch.Tensor, action: torch.Tensor, executed: Any) -> torch.Tensor:
+    """Return the (B,) mean absolute error of chunks over their executed steps.
+
+    Args:
+        mean: (B, K, A) with K at least that of ``action``; steps past it are left out.
+        action: (B, K, A).
+        executed: (B,) steps that count.
+    """
+    steps = action.shape[1]
+    return masked_mean((mean[:, :steps] - action).abs().mean(-1), executed_mask(executed, steps, action.device))

@@ -1,4 +1,4 @@
-"""From whatever holds numbers to a tensor beside the weights that will use it."""
+"""From whatever holds numbers to a tensor beside the weights that will use it, and which entries of it count."""
 
 from typing import Any
 
@@ -17,3 +17,15 @@ def as_tensor(value: Any, like: torch.Tensor, dtype: torch.dtype | None = torch.
     if isinstance(value, np.ndarray) and not value.flags.writeable:
         value = value.copy()
     return torch.as_tensor(value, dtype=dtype, device=like.device)
+
+
+def executed_mask(executed: Any, steps: int, device: torch.device | None = None) -> torch.Tensor:
+    """Return (B, steps) bool, true for the steps that ran.
+
+    Args:
+        executed: (B,) integers, how many steps of each row ran: a tensor, array or list.
+        steps: Length of a row.
+        device: Of the result; that of ``executed`` where None.
+    """
+    count = torch.as_tensor(executed, device=device)
+    return torch.arange(steps, device=count.device) < count[:, None]

@@ -21,7 +21,7 @@ from burnish.nn import correlated, gaussian
 from burnish.nn.graph import ObservationModule
 from burnish.nn.mlp import torch_generator
 from burnish.nn.normalise import MIN_SCALE, Statistics, affine_of
-from burnish.nn.tensors import as_tensor
+from burnish.nn.tensors import as_tensor, executed_mask
 from burnish.policies import act_checkpoint
 from burnish.policies.act_checkpoint import ENVIRONMENT, SIDE_FILE, Stock
 from burnish.policies.act_network import (
@@ -121,7 +121,7 @@ class GaussianACT(nn.Module):
         steps = action.shape[1]
         mean = self._mean(observation)[:, :steps]
         log_prob = self._log_prob(action, mean)
-        mask = gaussian.executed_mask(executed, steps, action.device)
+        mask = executed_mask(executed, steps, action.device)
         entropy = correlated.entropy(self._pick(mean), self._pick(self._log_std()), self.config.noise_correlation)
         return Evaluation(log_prob, gaussian.masked_mean(entropy, mask))
 
@@ -137,13 +137,11 @@ class GaussianACT(nn.Module):
                 log_std = log_std + torch.log(reference._action.scale / self._action.scale)
         mine = self._pick(self._mean(observation)[:, :steps]), self._pick(self._log_std())
         kl = correlated.kl(self._pick(mean), self._pick(log_std), *mine, self.config.noise_correlation)
-        return (kl * gaussian.executed_mask(executed, steps, kl.device)).sum(-1)
+        return (kl * executed_mask(executed, steps, kl.device)).sum(-1)
 
     def imitation_loss(self, observation: Observation, action_chunk: Any, executed: Any) -> torch.Tensor:
         """Return (B,) mean absolute error of the mean chunk over executed steps, normalised action units."""
-        action = self._normalised(action_chunk)
-        error = (self._mean(observation)[:, : action.shape[1]] - action).abs().mean(-1)
-        return gaussian.masked_mean(error, gaussian.executed_mask(executed, action.shape[1], action.device))
+        return gaussian.chunk_error(self._mean(observation), self._normalised(action_chunk), executed)
 
     def value(self, observation: Observation) -> torch.Tensor:
         """Return V(s), (B,)."""

@@ -22,7 +22,7 @@ from burnish.nn import gaussian
 from burnish.nn.graph import ObservationModule
 from burnish.nn.mlp import ACTIVATIONS, Views, forward_numpy, make_mlp, torch_generator
 from burnish.nn.normalise import RunningMoments, Statistics, affine, affine_of
-from burnish.nn.tensors import as_tensor
+from burnish.nn.tensors import as_tensor, executed_mask
 from burnish.policies.mlp_gradient import ACTIVATE, MLPGradient
 
 ACTOR_PREFIXES = ("actor.", "state_", "action_", "moments")
@@ -182,7 +182,7 @@ class MLPPolicy(nn.Module):
         log_prob = gaussian.log_prob(action, self._mean(observation)[:, :steps], log_std)
         if not self.config.per_step_std:  # then all steps have the same entropy, and so has any mean of them
             return Evaluation(log_prob, gaussian.entropy(log_std).expand(len(log_prob)))
-        mask = gaussian.executed_mask(executed, steps, action.device)
+        mask = executed_mask(executed, steps, action.device)
         return Evaluation(log_prob, gaussian.masked_mean(gaussian.entropy(log_std).expand_as(mask), mask))
 
     def divergence(
@@ -197,13 +197,11 @@ class MLPPolicy(nn.Module):
             mean = mean + (reference.action_mean - self.action_mean) / self.action_scale
             log_std = reference._log_std(steps) - torch.log(scale)
         kl = gaussian.kl(mean, log_std, self._mean(observation)[:, :steps], self._log_std(steps))
-        return (kl * gaussian.executed_mask(executed, steps, kl.device)).sum(-1)
+        return (kl * executed_mask(executed, steps, kl.device)).sum(-1)
 
     def imitation_loss(self, observation: Observation, action_chunk: Any, executed: Any) -> torch.Tensor:
         """Return (B,) mean absolute error of the chunk's mean over executed steps, normalised action units."""
-        action = self._normalised(action_chunk)
-        error = (self._mean(observation)[:, : action.shape[1]] - action).abs().mean(-1)
-        return gaussian.masked_mean(error, gaussian.executed_mask(executed, action.shape[1], action.device))
+        return gaussian.chunk_error(self._mean(observation), self._normalised(action_chunk), executed)
 
     def value(self, observation: Observation) -> torch.Tensor:
         """Return V(s), (B,)."""

@@ -4,12 +4,10 @@ A run folder holds ``checkpoints/<iteration>/`` and the file ``checkpoints/last`
 folder holds ``burnish.json`` (what this is), ``policy/`` (what ``policy.save`` wrote) and, to resume, ``training/``.
 """
 
-import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,14 @@ from safetensors.torch import load_file, save_file
 
 from burnish.core.contracts import TrainablePolicy
 from burnish.core.errors import CheckpointError
+from burnish.core.packages import versions
 from burnish.core.spec import fingerprint, to_json
-from burnish.data.durable import durable_file
+from burnish.data.durable import durable_folder, durable_text, is_temporary
 
 FORMAT_VERSION = 1
 DESCRIPTION_FILE = "burnish.json"
+PACKAGES = ("burnish", "torch", "numpy", "mujoco", "lerobot")
+"""Whose versions decide what a checkpoint means."""
 _TENSOR = "$tensor"
 
 
@@ -43,7 +44,7 @@ def save_checkpoint(
             format's and packages' versions are added.
         training: Nested mappings and lists of JSON values and tensors; None for a checkpoint that only acts.
     """
-    with atomic_directory(directory) as temporary:
+    with durable_folder(directory) as temporary:
         (temporary / "policy").mkdir()
         policy.save(temporary / "policy")
         if training is not None:
@@ -54,7 +55,7 @@ def save_checkpoint(
             "format_version": FORMAT_VERSION,
             "policy_spec": to_json(policy.spec),
             "normalisation": fingerprint(policy.normalisation()),
-            "versions": versions(),
+            "versions": versions(PACKAGES),
         }
         write_json(temporary / DESCRIPTION_FILE, whole)
 
@@ -161,41 +162,16 @@ def save_run_checkpoint(
     """Write ``checkpoints/<iteration>``, point ``last`` at it, drop all but the newest ``keep`` (0 keeps all)."""
     folder = run / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.glob(".*.tmp"):
+    for leftover in filter(is_temporary, folder.iterdir()):
         shutil.rmtree(leftover, ignore_errors=True)
     target = folder / f"{iteration:06d}"
     save_checkpoint(target, policy, description={**description, "iteration": iteration}, training=training)
-    write_text(folder / "last", target.name + "\n")
+    durable_text(folder / "last", target.name + "\n")
     if keep:
         numbered = sorted(folder.glob("[0-9]*"), key=lambda item: int(item.name))
         for old in numbered[:-keep]:
             shutil.rmtree(old)
     return target
-
-
-@contextlib.contextmanager
-def atomic_directory(directory: Path) -> Iterator[Path]:
-    """Yield an empty folder that takes the place of ``directory`` when the block succeeds, and vanishes if it fails."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    temporary = directory.parent / f".{directory.name}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-        yield temporary
-        for file in temporary.rglob("*"):
-            _sync(file)
-        if directory.exists():
-            replaced = directory.parent / f".{directory.name}.old.tmp"
-            shutil.rmtree(replaced, ignore_errors=True)
-            directory.rename(replaced)
-            temporary.rename(directory)
-            shutil.rmtree(replaced)
-        else:
-            temporary.rename(directory)
-        _sync(directory.parent)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def write_state(directory: Path, state: Mapping[str, Any]) -> None:
@@ -223,13 +199,7 @@ def read_state(directory: Path) -> dict[str, Any]:
 
 def write_json(file: Path, value: Any) -> None:
     """Write JSON values, atomically."""
-    write_text(file, json.dumps(value, indent=1, sort_keys=True) + "\n")
-
-
-def write_text(file: Path, text: str) -> None:
-    """Write a text file, atomically and durably."""
-    with durable_file(file) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    durable_text(file, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -247,23 +217,6 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{file} is damaged: expected a JSON object, found {type(value).__name__}.")
     return value
-
-
-def versions() -> dict[str, str]:
-    """Return versions of the packages that decide what a checkpoint means."""
-    found: dict[str, str] = {}
-    for package in ("burnish", "torch", "numpy", "mujoco", "lerobot"):
-        with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _take_tensors(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:

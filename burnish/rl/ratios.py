@@ -5,13 +5,9 @@ from typing import Literal
 import torch
 
 from burnish.core.errors import ConfigError
+from burnish.nn.tensors import executed_mask
 
 type Granularity = Literal["chunk", "action"]
-
-
-def executed_mask(executed: torch.Tensor, steps: int) -> torch.Tensor:
-    """Return (B, steps) bool, true for the actions that ran; ``executed`` is (B,) int64."""
-    return torch.arange(steps, device=executed.device) < executed[:, None]
 
 
 def chunk_log_prob(log_prob: torch.Tensor, executed: torch.Tensor) -> torch.Tensor:

@@ -14,8 +14,8 @@ from burnish.core.contracts import TrainablePolicy
 from burnish.core.errors import CheckError
 from burnish.core.spec import Array
 from burnish.data.rollout import Batch, Rollout
+from burnish.nn.tensors import executed_mask
 from burnish.rl.pieces import pieces
-from burnish.rl.ratios import executed_mask
 
 
 def check_replay(

@@ -13,8 +13,9 @@ from burnish.core.contracts import Decision, NormalisingPolicy, TrainablePolicy,
 from burnish.core.errors import ConfigError
 from burnish.core.seeding import stream
 from burnish.core.spec import check_fit, to_json
+from burnish.data.durable import durable_folder
 from burnish.data.rollout import Rollout
-from burnish.rl.checkpoint import atomic_directory, last_checkpoint, load_policy, load_training, save_run_checkpoint
+from burnish.rl.checkpoint import last_checkpoint, load_policy, load_training, save_run_checkpoint
 from burnish.rl.collect import Collector
 from burnish.rl.losses import explained_variance
 from burnish.rl.numbers import Parts, TrainNumbers
@@ -64,7 +65,7 @@ class Trainer:
         if checkpoint is not None and not resume:
             raise ConfigError(f"{self.run} holds a run ({checkpoint.name}). Resume it, or name another folder.")
         if checkpoint is None:
-            with atomic_directory(self.run / "reference") as folder:
+            with durable_folder(self.run / "reference") as folder:
                 self.policy.save(folder)
         else:
             self.policy.load(self.run / "reference")

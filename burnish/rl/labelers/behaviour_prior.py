@@ -10,6 +10,7 @@ from burnish.core.errors import ConfigError
 from burnish.core.seeding import stream
 from burnish.core.spec import Array, Observation
 from burnish.data.rollout import Batch, Rollout
+from burnish.nn.tensors import executed_mask
 from burnish.rl.pieces import pieces
 
 
@@ -83,7 +84,7 @@ def _distance(policy: TrainablePolicy, reference: TrainablePolicy, batch: Batch)
     for part in pieces(batch):
         mine, theirs = (_deterministic(item, part.observation) for item in (policy, reference))
         square = (((mine - theirs) / half) ** 2).mean(-1)
-        ran = np.arange(square.shape[1]) < part.executed.numpy()[:, None]
+        ran = executed_mask(part.executed, square.shape[1]).numpy()
         found.append((square * ran).sum(1) / ran.sum(1))
     return np.concatenate(found)
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from burnish.nn import gaussian
+from burnish.nn.tensors import executed_mask
 
 
 def test_log_prob_by_hand():
@@ -38,6 +39,10 @@ def test_kl_is_that_of_torch_and_never_negative():
 
 
 def test_masks_count_executed_steps():
-    mask = gaussian.executed_mask(np.array([0, 2, 3]), 3)
-    assert mask.tolist() == [[0, 0, 0], [1, 1, 0], [1, 1, 1]]
+    executed = np.array([0, 2, 3])
+    mask = executed_mask(executed, 3)
+    assert mask.tolist() == [[False, False, False], [True, True, False], [True, True, True]]
     assert gaussian.masked_mean(torch.tensor([[9.0, 9, 9], [1, 3, 9], [1, 2, 3]]), mask).tolist() == [0, 2, 2]
+    mean, action = torch.ones(3, 5, 2), torch.zeros(3, 3, 2)
+    mean[1, 0, 1], mean[2, 2], mean[1, 2] = 3.0, -4.0, 99.0
+    assert gaussian.chunk_error(mean, action, executed).tolist() == [0.0, 1.5, 2.0]

@@ -9,7 +9,6 @@ from burnish.core.errors import CheckpointError
 from burnish.policies.mlp import MLPPolicy
 from burnish.rl.checkpoint import (
     DESCRIPTION_FILE,
-    atomic_directory,
     last_checkpoint,
     load_policy,
     load_training,
@@ -57,20 +56,20 @@ def test_there_is_no_pickle(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
-    def fail(folder: Path) -> None:
-        (folder / "half").write_text("x")
-        raise RuntimeError("power cut")
+    class Failing(MLPPolicy):
+        def save(self, directory: Path) -> None:
+            (directory / "half").write_text("x")
+            raise RuntimeError("power cut")
 
-    with pytest.raises(RuntimeError, match="power cut"), atomic_directory(tmp_path / "c") as folder:
-        fail(folder)
+    with pytest.raises(RuntimeError, match="power cut"):
+        save_checkpoint(tmp_path / "c", make(Failing), description={})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        with atomic_directory(tmp_path / "c") as folder:
-            (folder / name).write_text("x")
-    assert [item.name for item in (tmp_path / "c").iterdir()] == ["two"]
+    saved(tmp_path / "c")
+    save_checkpoint(tmp_path / "c", make(), description={"recipe": "r"})
+    assert sorted(item.name for item in (tmp_path / "c").iterdir()) == ["burnish.json", "policy"]
     assert [item.name for item in tmp_path.iterdir()] == ["c"]
 
 
@@ -149,7 +148,7 @@ def test_a_run_points_at_its_newest_checkpoint_and_keeps_a_few(tmp_path: Path) -
 def test_what_a_kill_left_behind_is_not_taken_for_a_checkpoint(tmp_path: Path) -> None:
     save_run_checkpoint(tmp_path, 1, make(), description={}, training={})
     folder = tmp_path / "checkpoints"
-    (folder / ".000002.tmp" / "policy").mkdir(parents=True)
+    (folder / ".writing-1-000002" / "policy").mkdir(parents=True)
     (folder / "000007").mkdir()
     (folder / "last").write_text("000009\n")
     assert resolve(tmp_path).name == "000001"

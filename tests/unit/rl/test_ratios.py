@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from burnish.core.errors import ConfigError
-from burnish.rl.ratios import chunk_log_prob, executed_mask, kl_k1, kl_k2, kl_k3, log_ratio
+from burnish.nn.tensors import executed_mask
+from burnish.rl.ratios import chunk_log_prob, kl_k1, kl_k2, kl_k3, log_ratio
 
 NEW = torch.tensor([[0.1, 0.2, float("inf")], [1.0, 2.0, 3.0]])
 OLD = torch.tensor([[0.0, 0.0, 0.0], [0.5, 0.5, 0.5]])
