@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgpack
@@ -75,9 +76,10 @@ def test_warm_up_ran_on_an_empty_observation_before_ready() -> None:
     policy = AffinePolicy()
     with running(Server(policy, IDENTITY, Config(port=0, warm_up=3))) as server:
         assert status(http(server, "/readyz")) == (200, "OK\n")
-        assert len(policy.seen) == 3
-        assert server.inferences == 0
-    assert not policy.seen[0][STATE].any()
+        assert server.batcher.inferences == 0
+    assert len(policy.seen) == 3 + 3  # and a batch of two against each row alone
+    assert not any(seen[STATE].any() for seen in policy.seen[:3])
+    assert [len(seen["task"]) for seen in policy.seen] == [1, 1, 1, 1, 1, 2]
 
 
 def test_health_is_told_before_ready_and_readiness_only_after() -> None:
@@ -194,7 +196,7 @@ def test_clients_beyond_the_limit_are_refused_until_one_leaves() -> None:
 
 def test_inference_runs_one_at_a_time_and_leaves_the_event_loop_free() -> None:
     policy = AffinePolicy(latency_s=0.3)
-    with running(Server(policy, IDENTITY, Config(port=0, warm_up=0))) as server:
+    with running(Server(policy, IDENTITY, Config(port=0, warm_up=0, max_batch=1))) as server:
         answers: list[float] = []
 
         def ask() -> None:
@@ -227,13 +229,44 @@ def test_a_slow_inference_gives_an_error_instead_of_silence() -> None:
 
 
 def test_a_new_connection_begins_the_same_random_stream() -> None:
-    with running(Server(AffinePolicy(), IDENTITY, Config(port=0, deterministic=False))) as server:
+    with running(Server(AffinePolicy(), IDENTITY, Config(port=0, deterministic=False))) as server, Client(server.url):
         runs = []
         for _ in range(2):
             with Client(server.url) as client:
                 runs.append([client.infer(make_observation())["actions"] for _ in range(2)])
     np.testing.assert_array_equal(runs[0], runs[1])
     assert not np.array_equal(runs[0][0], runs[0][1])
+
+
+def test_metadata_says_units_rates_and_training_ranges() -> None:
+    identity = Identity(0.05, statistics={STATE: {"min": [0.0] * 3, "max": [1.0] * 3, "mean": [0.5] * 3}})
+    metadata = Server(AffinePolicy(), identity).metadata()
+    assert metadata["observation"][STATE]["unit"] == "rad"
+    assert (metadata["action"]["unit"], metadata["action"]["high"]) == ("m/s", 1.0)
+    assert metadata["ranges"] == {STATE: {"min": [0.0] * 3, "max": [1.0] * 3}}
+    assert metadata["control_dt"] == 0.05
+
+
+def test_clients_that_ask_together_share_a_call_and_get_what_they_get_alone() -> None:
+    count = 4
+    states = [np.full(3, 0.1 * n, np.float32) for n in range(count)]
+    with running(Server(AffinePolicy(), IDENTITY, Config(port=0))) as server, Client(server.url) as client:
+        alone = [client.infer(make_observation(**{STATE: state}))["actions"] for state in states]
+    config = Config(port=0, max_clients=count, batch_wait_s=20.0)
+    barrier = threading.Barrier(count)
+    with running(Server(AffinePolicy(), IDENTITY, config)) as server:
+
+        def ask(state: np.ndarray) -> np.ndarray:
+            with Client(server.url) as client:
+                barrier.wait()
+                actions: np.ndarray = client.infer(make_observation(**{STATE: state}))["actions"]
+                barrier.wait()
+                return actions
+
+        with ThreadPoolExecutor(count) as pool:
+            together = list(pool.map(ask, states))
+        assert server.batcher.calls == 1
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-6)
 
 
 def test_range_warnings_reach_the_client() -> None:
@@ -255,6 +288,9 @@ def test_range_warnings_reach_the_client() -> None:
         ({"inference_timeout_s": 0}, "inference_timeout_s"),
         ({"certificate": "a.pem"}, "both certificate and private_key"),
         ({"api_key": "schlüssel"}, "ASCII"),
+        ({"max_batch": 0}, "max_batch"),
+        ({"batch_wait_s": -1.0}, "batch_wait_s"),
+        ({"batch_wait_s": 99.0}, "batch_wait_s"),
     ],
 )
 def test_wrong_configurations_are_refused(fields: dict[str, Any], match: str) -> None:
