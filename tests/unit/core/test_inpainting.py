@@ -115,7 +115,7 @@ def test_the_plan_is_not_padded() -> None:
     velocity = gaussian_velocity(MEAN, C)
     x = np.random.default_rng(0).standard_normal((STEPS, 2))
     pull = guided_velocity(velocity, x, 0.0, Prefix(plan, 2, "ones"), np.ones(5)) - velocity(x, 0.0)[0]
-    # at tau = 0 the estimate is the mean for every x (J = -I), so nothing at all pulls; a little later only the plan does
+    # at tau = 0 the estimate is the mean for every x (J = -I), so nothing pulls; later only the plan does
     np.testing.assert_allclose(pull, 0, atol=1e-12)
     seen: list[np.ndarray] = []
 

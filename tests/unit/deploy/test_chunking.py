@@ -1,5 +1,7 @@
 """Chunks carry their own number and plan tick as values, so that every action tells where it came from."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from burnish.core.errors import ConfigError, ProtocolError
 from burnish.core.spec import ArraySpec
 from burnish.deploy.chunking import ChunkScheduler, Config, Tick
+from burnish.deploy.seams import bezier_seam
 
 ACTION = ArraySpec((2,))
 
@@ -123,6 +126,110 @@ def test_blending_fades_the_new_chunk_in() -> None:
     assert values == [2.0, 4.0, 6.0, 8.0]
 
 
+def test_bezier_takes_over_with_continuous_velocity() -> None:
+    scheduler = ChunkScheduler(Config(replan_steps=3, blend_steps=3, blend="bezier"), ArraySpec((1,)), 8)
+    scheduler.ask()
+    scheduler.arrive(np.arange(8, dtype=np.float32)[:, None])  # one per tick
+    for _ in range(3):
+        scheduler.next()
+    scheduler.ask()
+    scheduler.arrive(np.full((8, 1), 10.0, np.float32))
+    values = [scheduler.next().action.item() for _ in range(5)]  # type: ignore[union-attr]
+    # from 2 at one per tick to 10 at rest in four ticks
+    wanted = bezier_seam(*(np.array([x]) for x in (2.0, 1.0, 10.0, 0.0)), 3)[:, 0]
+    assert values == pytest.approx([*wanted, 10.0, 10.0], rel=1e-6)
+
+
+def test_a_curve_out_of_a_hold_begins_at_rest() -> None:
+    scheduler = ChunkScheduler(Config(blend_steps=2, blend="bezier"), ArraySpec((1,)), 3)
+    scheduler.ask()
+    scheduler.arrive(np.array([[0.0], [1.0], [2.0]], np.float32))
+    for _ in range(3):
+        scheduler.next()
+    scheduler.ask()
+    assert scheduler.next().kind == "hold"
+    scheduler.arrive(np.full((3, 1), 5.0, np.float32))
+    values = [scheduler.next().action.item() for _ in range(3)]  # type: ignore[union-attr]
+    wanted = bezier_seam(*(np.array([x]) for x in (2.0, 0.0, 5.0, 0.0)), 2)[:, 0]
+    assert values == pytest.approx([*wanted, 5.0], rel=1e-6)
+
+
+def slow_scheduler(**fields: Any) -> ChunkScheduler:
+    scheduler = ChunkScheduler(Config(6, 4), ArraySpec((1,)), 8, slow_steps=4, **fields)
+    scheduler.ask()
+    scheduler.arrive(np.arange(8, dtype=np.float32)[:, None])
+    return scheduler
+
+
+def test_slow_decelerates_evenly_to_the_end_of_the_plan_and_accelerates_again() -> None:
+    scheduler = slow_scheduler()
+    done = [scheduler.next() for _ in range(3)]
+    assert scheduler.wants_chunk()
+    scheduler.ask()
+    done += [scheduler.next() for _ in range(20)]
+    assert [tick.kind for tick in done[:4]] == ["plan"] * 4  # there are more left than it takes to stop
+    kinds = "".join(tick.kind[0] for tick in done)
+    assert kinds.strip("h").lstrip("p").strip("s") == ""
+    values = np.array([tick.action.item() for tick in done if tick.action is not None])
+    assert values[-1] == 7.0  # all of the plan
+    assert np.abs(np.diff(values, n=2)).max() <= 1 / 8 + 1e-5
+    assert (np.diff(values) >= 0).all()
+    assert scheduler.arrive(np.arange(3, 11, dtype=np.float32)[:, None]) == 5
+    again = [7.0, *(scheduler.next().action.item() for _ in range(3))]  # type: ignore[union-attr]
+    np.testing.assert_allclose(np.diff(again), [1 / 8, 2 / 8, 3 / 8], atol=1e-5)
+
+
+def test_slow_scales_velocities_down_to_zero() -> None:
+    scheduler = ChunkScheduler(Config(6, 4), ArraySpec((1,)), 8, slow_steps=4, slow_scales=True)
+    scheduler.ask()
+    scheduler.arrive(np.ones((8, 1), np.float32))
+    for _ in range(3):
+        scheduler.next()
+    scheduler.ask()
+    values = [scheduler.next().action.item() for _ in range(20)]  # type: ignore[union-attr]
+    assert np.diff([1.0, *values]).min() >= -1 / 8 - 1e-6
+    assert values[-1] == 0.0
+    assert sum(values) == pytest.approx(5.0, abs=0.8)  # the way the rest of the plan would have gone, or less
+
+
+def test_slow_changes_nothing_while_chunks_are_in_time() -> None:
+    plain = simulate(ChunkScheduler(Config(4, 2), ACTION, 16), 16, [1, 2, 0], 60)
+    slow = simulate(ChunkScheduler(Config(4, 2), ACTION, 16, slow_steps=3), 16, [1, 2, 0], 60)
+    assert [(tick.chunk, tick.index, tick.kind) for tick in plain] == [
+        (tick.chunk, tick.index, tick.kind) for tick in slow
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 10), st.integers(1, 6), st.lists(st.integers(0, 30), min_size=1, max_size=6))
+def test_slow_time_never_jumps_goes_back_or_leaves_the_plan(steps: int, slow: int, delays: list[int]) -> None:
+    scheduler = ChunkScheduler(Config(steps, min(steps, 3)), ArraySpec((2,)), steps, slow_steps=slow)
+    done = simulate(scheduler, steps, delays, 120)
+    at = np.array([tick.action[1] for tick in done if tick.action is not None])
+    speed = np.array([tick.speed for tick in done if tick.action is not None])
+    assert at[0] == 0.0
+    assert (np.diff(at) >= -1e-4).all()
+    assert (np.diff(at) <= 1 + 1e-4).all()
+    assert (np.diff(speed) <= 1 / (2 * slow) + 1e-6).all()  # never sped up abruptly
+    assert len({tick.chunk for tick in done}) > 2 or max(delays) > 20  # and it goes on
+
+
+def test_what_is_planned_is_what_will_run_and_frozen_actions_are_kept_exactly() -> None:
+    scheduler = ChunkScheduler(Config(4, 2), ArraySpec((1,)), 8)
+    assert scheduler.planned().shape == (0, 1)
+    scheduler.ask()
+    scheduler.arrive(np.arange(8, dtype=np.float32)[:, None])
+    for _ in range(3):
+        scheduler.next()
+    planned = scheduler.planned()
+    assert planned[:, 0].tolist() == [3, 4, 5, 6, 7]
+    scheduler.ask()
+    assert scheduler.next().action == 3
+    assert scheduler.arrive(np.full((8, 1), 50.0, np.float32), planned[:3]) == 1  # a tick earlier than expected
+    values = [scheduler.next().action.item() for _ in range(3)]  # type: ignore[union-attr]
+    assert values == [4, 5, 50]
+
+
 def test_ensembling_weighs_the_oldest_chunk_most() -> None:
     scheduler = ChunkScheduler(Config(replan_steps=1, ensemble_decay=1.0), ArraySpec((1,)), 3)
     values = []
@@ -162,6 +269,10 @@ def test_reset_and_drop_forget() -> None:
     scheduler.reset()
     assert scheduler.next().kind == "wait"
     assert scheduler.plan_tick == 0
+    scheduler.reset(np.ones(2, np.float32))
+    tick = scheduler.next()
+    assert tick.kind == "hold"
+    np.testing.assert_array_equal(tick.action, [1, 1])
 
 
 def test_actions_handed_out_are_copies() -> None:
@@ -193,9 +304,15 @@ def test_wrong_configurations_are_refused(fields: dict[str, float], match: str) 
 def test_rotations_are_not_averaged() -> None:
     action = ArraySpec((5,), names=("x", "tool_qw", "tool_qx", "tool_qy", "tool_qz"))
     ChunkScheduler(Config(), action, 4)
-    for config in (Config(ensemble_decay=0.01), Config(blend_steps=2)):
+    for config, slow in ((Config(ensemble_decay=0.01), 0), (Config(blend_steps=2), 0), (Config(2), 3)):
         with pytest.raises(ConfigError, match="wrong for rotations such as tool_qw"):
-            ChunkScheduler(config, action, 4)
+            ChunkScheduler(config, action, 4, slow_steps=slow)
+
+
+def test_slowing_down_needs_actions_that_are_left() -> None:
+    for config in (Config(), Config(replan_steps=2, run_tail=False)):
+        with pytest.raises(ConfigError, match="slowing down needs planned actions that are left"):
+            ChunkScheduler(config, ACTION, 4, slow_steps=2)
 
 
 def test_chunks_out_of_turn_or_shape_are_refused() -> None:

@@ -1,0 +1,101 @@
+"""Speed and acceleration limits of a commanded action that hold together with its position limits.
+
+Everything is per control tick: positions p in action units, speeds v = p - p_before, changes of speed a. A point that
+moves at v stops soonest by v - a, v - 2a, ..., so it can stay within D of here only if
+
+    v + (v - a) + (v - 2a) + ... <= D,   positive terms only.
+
+The left side grows with v; :func:`stopping_speed` inverts it. A point that keeps to this can always go on keeping to
+it: one tick of braking leads from (v, D) to (v - a, D - v), where the same inequality holds. So position, speed and
+acceleration limits never contradict each other, whatever is wanted, as long as the first position is inside.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from burnish.core.spec import Array
+
+_ENDLESS = 1e15
+"""Stands for no limit where infinity would make nan."""
+_ROUNDING = 2.5e-7
+"""Relative size of what rounding actions to float32 may add to a speed or an acceleration."""
+
+
+def stopping_speed(distance: Array | float, deceleration: Array | float) -> Array:
+    """Return the largest speed (...) per tick from which one can stop within a distance.
+
+    With n = floor((sqrt(1 + 8 D / a) - 1) / 2) further ticks of braking it is D / (n + 1) + a n / 2.
+
+    Args:
+        distance: D >= 0, what may still be covered, the next tick included.
+        deceleration: a > 0, change of speed per tick.
+    """
+    far = np.minimum(distance, _ENDLESS)
+    step = np.minimum(deceleration, _ENDLESS)
+    ticks = np.floor((np.sqrt(1.0 + 8.0 * far / step) - 1.0) / 2.0)
+    speed: Array = far / (ticks + 1.0) + step * ticks / 2.0
+    return speed
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of A entries, per control tick."""
+
+    low: Array
+    """(A,) lowest position."""
+    high: Array
+    """(A,) highest position."""
+    speed: Array
+    """(A,) largest change of position; infinite for none."""
+    acceleration: Array
+    """(A,) largest change of that change; infinite for none."""
+
+
+@dataclass(frozen=True)
+class Motion:
+    """Where the command is and how it moves."""
+
+    position: Array
+    """(A,) float64 within the limits."""
+    speed: Array
+    """(A,) float64, what the last tick changed."""
+
+
+def speed_range(motion: Motion, limits: Limits) -> tuple[Array, Array]:
+    """Return the lowest and highest speed (A,) of the next tick from which all limits can be kept for ever."""
+    up = np.minimum(limits.speed, motion.speed + limits.acceleration)
+    up = np.minimum(up, stopping_speed(limits.high - motion.position, limits.acceleration))
+    down = np.maximum(-limits.speed, motion.speed - limits.acceleration)
+    down = np.maximum(down, -stopping_speed(motion.position - limits.low, limits.acceleration))
+    return down, up
+
+
+def approach(target: Array, motion: Motion, limits: Limits) -> tuple[Array, Array]:
+    """Return where to go in one tick (A,) float64, and which entries had to be changed (A,) bool.
+
+    A target that can be reached is reached. Else the entry goes as far as its limits let it, and no faster than it
+    could stop at the target, so that one who comes from rest does not pass a target that stands still.
+
+    Args:
+        target: (A,) finite, within the position limits.
+        motion: Before.
+        limits: What holds.
+    """
+    down, up = speed_range(motion, limits)
+    want = target - motion.position
+    slack = _ROUNDING * np.abs(target)
+    changed = (want < down - slack) | (want > up + slack)
+    if not changed.any():
+        return target, changed
+    careful = np.copysign(stopping_speed(np.abs(want), limits.acceleration), want)
+    careful = np.minimum(np.maximum(careful, down), up)
+    reached = np.minimum(np.maximum(motion.position + careful, limits.low), limits.high)
+    return np.where(changed, reached, target), changed
+
+
+def coast(motion: Motion, limits: Limits) -> Motion:
+    """Return the motion after one tick of braking as hard as the acceleration limit allows."""
+    speed = np.sign(motion.speed) * np.maximum(np.abs(motion.speed) - limits.acceleration, 0.0)
+    position = np.minimum(np.maximum(motion.position + speed, limits.low), limits.high)
+    return Motion(position, position - motion.position)
