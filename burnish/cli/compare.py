@@ -1,6 +1,7 @@
 """``burnish compare A B``: the same episodes side by side, with paired tests, or why that cannot be done."""
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from burnish.cli.console import console, plain, say
 from burnish.cli.options import parse, wants_help
 from burnish.core.errors import ConfigError, DatasetError
 from burnish.data.durable import durable_text
-from burnish.evaluation.compare import compare
+from burnish.evaluation.compare import compare_seeds
 from burnish.evaluation.report import Films, write_report
 from burnish.evaluation.result import EvaluationResult
 from burnish.evaluation.videos import load_videos
@@ -16,12 +17,17 @@ from burnish.evaluation.videos import load_videos
 
 @dataclass(frozen=True)
 class Options:
-    """Compare two evaluations pair by pair: burnish compare BEFORE AFTER [options]."""
+    """Compare evaluations pair by pair: burnish compare BEFORE AFTER [AFTER ...] [options].
+
+    Several AFTERs are training seeds of one method, all evaluated on the same episodes.
+    """
 
     name: str = "default"
     """Name of the evaluation inside a run folder."""
     out: str = ""
-    """Folder for comparison.json and comparison.html; beside the evaluation of AFTER when empty."""
+    """Folder for comparison.json and comparison.html; beside the evaluation of the first AFTER when empty."""
+    more_before: tuple[str, ...] = ()
+    """Further evaluations to compare with: where seeds did not start from one policy, one for each AFTER in order."""
 
 
 def find_evaluation(path: Path, name: str) -> Path:
@@ -41,25 +47,29 @@ def find_evaluation(path: Path, name: str) -> Path:
 
 def run(arguments: list[str]) -> int:
     """Compare."""
-    if len(arguments) < 2 or arguments[0].startswith("-") or arguments[1].startswith("-"):
+    count = next((i for i, item in enumerate(arguments) if item.startswith("-")), len(arguments))
+    if count < 2:
         if wants_help(arguments):
-            parse(Options, ["--help"], prog="burnish compare BEFORE AFTER")
+            parse(Options, ["--help"], prog="burnish compare BEFORE AFTER [AFTER ...]")
         raise ConfigError("Name two evaluations: burnish compare BEFORE AFTER; see burnish compare --help.")
-    before_path, after_path = Path(arguments[0]), Path(arguments[1])
-    options = parse(Options, arguments[2:], prog="burnish compare BEFORE AFTER")
-    before_file, after_file = find_evaluation(before_path, options.name), find_evaluation(after_path, options.name)
-    before, after = EvaluationResult.load(before_file), EvaluationResult.load(after_file)
-    comparison = compare(before, after)
-    console.print(comparison.table())
+    options = parse(Options, arguments[count:], prog="burnish compare BEFORE AFTER [AFTER ...]")
+    before_paths = [Path(item) for item in (arguments[0], *options.more_before)]
+    after_paths = [Path(item) for item in arguments[1:count]]
+    before_files, after_files = (
+        [find_evaluation(path, options.name) for path in paths] for paths in (before_paths, after_paths)
+    )
+    before, after = ([EvaluationResult.load(file) for file in files] for files in (before_files, after_files))
+    comparison = compare_seeds(before, after)
+    for table in comparison.tables():
+        console.print(table)
     for warning in comparison.warnings:
         say(f"[yellow]note:[/] {plain(warning)}")
-    folder = Path(options.out) if options.out else after_file.parent
+    folder = Path(options.out) if options.out else after_files[0].parent
     durable_text(folder / "comparison.json", json.dumps(comparison.to_plain(), indent=1))
-    runs = [after_path] if (after_path / "metrics.jsonl").is_file() else []
-    films = Films(load_videos(before_file.parent / "videos"), load_videos(after_file.parent / "videos"))
-    commands = [f"burnish compare {before_path} {after_path} --name {options.name}"]
-    report = write_report(
-        folder / "comparison.html", [after], before=[before], runs=runs, films=films, commands=commands
-    )
+    runs = [path for path in after_paths if (path / "metrics.jsonl").is_file()]
+    films = Films(*(load_videos(files[0].parent / "videos") for files in (before_files, after_files)))
+    more = ["--more-before", *options.more_before] if options.more_before else []
+    command = shlex.join(["burnish", "compare", *arguments[:count], *more, "--name", options.name])
+    report = write_report(folder / "comparison.html", after, before=before, runs=runs, films=films, commands=[command])
     say(f"\nComparison: {folder / 'comparison.json'}\nReport: {report}")
     return 0

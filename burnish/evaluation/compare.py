@@ -15,6 +15,7 @@ from burnish.evaluation import statistics
 from burnish.evaluation.pairs import Pairs, improvement, pair_up
 from burnish.evaluation.protocol import check_comparable
 from burnish.evaluation.result import EvaluationResult, interval_text, number, reading_order
+from burnish.evaluation.seeds import SeedSummary, seeds_table, summarise
 from burnish.evaluation.statistics import Estimate, McNemar
 
 SIGNIFICANT = 0.05
@@ -81,6 +82,10 @@ class Comparison:
     """Success by task."""
     warnings: tuple[str, ...]
     """What to mind, in words; shortcuts first."""
+    over_seeds: tuple[SeedSummary, ...] = ()
+    """Every figure that has a better direction, over seeds; empty where there is one."""
+    seeds_before: int = 1
+    """Training seeds of the before side; 1 where all seeds started from one policy."""
 
     def metric(self, name: str) -> MetricComparison:
         """Return one figure by name.
@@ -99,6 +104,7 @@ class Comparison:
             "lost": self.mcnemar.lost,
             "warnings": list(self.warnings),
             "metrics": {item.name: _metric_to_plain(item) for item in self.metrics},
+            "over_seeds": {item.name: item.to_plain() for item in self.over_seeds},
             "tasks": {
                 item.task: {
                     "before": item.before.to_plain(),
@@ -110,8 +116,13 @@ class Comparison:
             "protocol": dict(self.protocol),
         }
 
+    def tables(self) -> list[Table]:
+        """Return the comparison for a terminal: figures over all pairs, and over seeds where there are several."""
+        over_seeds = [seeds_table(self.over_seeds, self.seeds_before, self.seeds)] if self.over_seeds else []
+        return [self.table(), *over_seeds]
+
     def table(self) -> Table:
-        """Return the comparison for a terminal."""
+        """Return the figures over all pairs for a terminal."""
         title = f"{self.protocol['env']}: {self.pairs} pairs, {self.mcnemar.gained} gained, {self.mcnemar.lost} lost"
         table = Table(title=title, title_justify="left")
         for label in ("metric", "unit", "before", "after", "difference", "95 % interval", "p", "verdict"):
@@ -188,6 +199,12 @@ def compare_seeds(
         metrics=items,
         tasks=tuple(_compare_task(task, tasks == task, *flags) for task in dict.fromkeys(tasks.tolist())),
         warnings=tuple(warnings),
+        over_seeds=tuple(
+            summarise(name, specs[name], first, second, stream(seed, "compare over seeds", name))
+            for name in order
+            if specs[name].better and len(after) > 1
+        ),
+        seeds_before=len(before),
     )
 
 

@@ -33,8 +33,8 @@ class Pairs:
             return summed
 
         return (
-            _divide(total(self.numerator_before), total(self.denominator_before)),
-            _divide(total(self.numerator_after), total(self.denominator_after)),
+            statistics.divide(total(self.numerator_before), total(self.denominator_before)),
+            statistics.divide(total(self.numerator_after), total(self.denominator_after)),
         )
 
     def interval(self, figure: Callable[[Array, Array], Array], generator: np.random.Generator) -> tuple[float, float]:
@@ -52,8 +52,11 @@ class Pairs:
         return statistics.bootstrap(drawn, starts, generator)
 
 
-def _divide(above: Array, below: Array) -> Array:
-    return np.where(below > 0, above / np.where(below > 0, below, 1), np.nan)
+def columns(name: str, spec: MetricSpec, results: Sequence[EvaluationResult]) -> tuple[Array, Array]:
+    """Return the readings of a figure and what they are summed over, both (S, E), NaN where there is none."""
+    above = np.stack([item.column(name) for item in results])
+    below = np.stack([item.column(spec.per) for item in results]) if spec.per else np.ones(above.shape)
+    return above, below
 
 
 def pair_up(
@@ -67,13 +70,10 @@ def pair_up(
         before: One result, or one for each seed; episodes sorted by Start.
         after: One result for each seed; episodes sorted by Start.
     """
-
-    def stacked(results: Sequence[EvaluationResult], key: str) -> Array:
-        column = np.stack([item.column(key) for item in results])
-        return np.broadcast_to(column, (len(after), column.shape[1]))
-
-    above = [stacked(side, name) for side in (before, after)]
-    below = [stacked(side, spec.per) if spec.per else np.ones(above[0].shape) for side in (before, after)]
+    sides = [columns(name, spec, side) for side in (before, after)]
+    above, below = (
+        [np.broadcast_to(item, (len(after), item.shape[1])) for item in tables] for tables in zip(*sides, strict=True)
+    )
     valid = ~np.isnan(np.stack([*above, *below])).any(0)
     return Pairs(
         *(np.where(valid, item, 0.0) for pair in zip(above, below, strict=True) for item in pair),

@@ -102,6 +102,7 @@ def render(
         comparison=comparison,
         tiles=_tiles(after, comparison),
         rows=_comparison_rows(comparison) if comparison else _rows(result),
+        seed_rows=_seed_rows(comparison) if comparison else [],
         warnings=comparison.warnings if comparison else list(dict.fromkeys(a for item in after for a in item.alarms)),
         tasks_figure=Markup(figures.tasks_figure(comparison.tasks)) if comparison and len(comparison.tasks) > 1 else "",
         curves=_curves(runs, result),
@@ -176,6 +177,20 @@ def _comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _seed_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    share = MetricSpec("binary")
+    return [
+        {
+            "name": item.name,
+            "figures": [
+                (figure_text(figure.value, spec), _interval(figure, spec))
+                for figure, spec in ((item.before, item.spec), (item.after, item.spec), (item.improvement, share))
+            ],
+        }
+        for item in comparison.over_seeds
+    ]
 
 
 def _rows(result: EvaluationResult) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -138,34 +138,33 @@ def ratio_of_sums(
 
 def ratio(numerator: Array, denominator: Array, index: Array) -> Array:
     """Return sums of ``numerator`` over sums of ``denominator`` of the records ``index`` (R, n), as (R,)."""
-    below = denominator[index].sum(-1)
-    return np.where(below > 0, numerator[index].sum(-1) / np.where(below > 0, below, 1), np.nan)
+    return divide(numerator[index].sum(-1), denominator[index].sum(-1))
+
+
+def divide(above: Array, below: Array) -> Array:
+    """Return ``above / below``, NaN where ``below`` is not positive."""
+    return np.where(below > 0, above / np.where(below > 0, below, 1), np.nan)
 
 
 def stratified_bootstrap(
-    strata: Sequence[Array],
-    generator: np.random.Generator,
-    statistic: Literal["mean", "iqm"] = "iqm",
-    confidence: float = CONFIDENCE,
+    strata: Sequence[Array], generator: np.random.Generator, confidence: float = CONFIDENCE
 ) -> Estimate:
-    """Return the mean or interquartile mean over all strata, resampling runs inside each stratum.
+    """Return the interquartile mean over all strata together, resampling runs inside each stratum.
 
     Args:
         strata: For each task (S,) scores, one for each seed; what is resampled is the seed (2108.13264, section 4).
         generator: Draws the resamples.
-        statistic: "iqm" trims the lowest and highest quarter of all scores together.
         confidence: Level.
     """
     kept = [_readings(item) for item in strata]
     every = np.concatenate(kept) if kept else np.zeros(0)
     if len(every) == 0 or any(len(item) < 2 for item in kept) or all(np.ptp(item) == 0 for item in kept):
-        value = float(every.mean()) if statistic == "mean" and len(every) else interquartile_mean(every)
+        value = interquartile_mean(every)
         spread = value if kept and all(len(item) > 1 for item in kept) else math.nan
         return Estimate(value, spread, spread, len(every))
 
     def pooled(*samples: Array, axis: int = -1) -> Any:
-        joined = np.concatenate(samples, axis=axis)
-        return joined.mean(axis=axis) if statistic == "mean" else stats.trim_mean(joined, 0.25, axis=axis)
+        return stats.trim_mean(np.concatenate(samples, axis=axis), 0.25, axis=axis)
 
     interval = stats.bootstrap(
         kept,
@@ -177,7 +176,7 @@ def stratified_bootstrap(
         method="percentile",
         rng=generator,
     ).confidence_interval
-    return Estimate(float(pooled(*kept)), float(interval.low), float(interval.high), len(every))
+    return Estimate(interquartile_mean(every), float(interval.low), float(interval.high), len(every))
 
 
 def crossed_bootstrap(
@@ -224,19 +223,15 @@ def mcnemar(before: Array, after: Array) -> McNemar:
     Raises:
         CheckError: If the two have different lengths.
     """
-    _check_paired(before, after)
+    if np.shape(before) != np.shape(after):
+        raise CheckError(
+            f"A paired comparison needs one reading of each for every Start; found {np.shape(before)} before and "
+            f"{np.shape(after)} after."
+        )
     first, second = np.asarray(before, bool), np.asarray(after, bool)
     gained, lost = int((~first & second).sum()), int((first & ~second).sum())
     p_value = float(stats.binomtest(gained, gained + lost, 0.5).pvalue) if gained + lost else 1.0
     return McNemar(gained, lost, p_value)
-
-
-def paired_difference(
-    before: Array, after: Array, generator: np.random.Generator, confidence: float = CONFIDENCE
-) -> Estimate:
-    """Return mean(after - before) of paired readings (n,) with a BCa bootstrap interval over pairs."""
-    _check_paired(before, after)
-    return mean(np.asarray(after, float) - np.asarray(before, float), generator, confidence)
 
 
 def paired_permutation(statistic: Callable[[Array], Array], count: int, generator: np.random.Generator) -> float:
@@ -267,23 +262,34 @@ def paired_permutation(statistic: Callable[[Array], Array], count: int, generato
 
 
 def probability_of_improvement(
-    before: Array, after: Array, generator: np.random.Generator, confidence: float = CONFIDENCE
+    before: Sequence[Array], after: Sequence[Array], generator: np.random.Generator, confidence: float = CONFIDENCE
 ) -> Estimate:
-    """Return the probability that a run of ``after`` (m,) beats a run of ``before`` (n,), ties counting half."""
-    first, second = _readings(before), _readings(after)
+    """Return the probability that a run after scores more than one before, averaged over strata (2108.13264, eq. 1).
 
-    def share(x: Array, y: Array, axis: int = -1) -> Any:
-        return stats.mannwhitneyu(y, x, axis=axis, method="asymptotic").statistic / (x.shape[axis] * y.shape[axis])
+    Args:
+        before: For each task (m,) scores, one for each seed; NaN is left out, and so is a task that then has none.
+        after: For each of these tasks (n,) scores.
+        generator: Draws the resamples, of both sides inside each stratum.
+        confidence: Level.
 
-    if len(first) == 0 or len(second) == 0:
+    Returns:
+        The share of pairs in which ``after`` is larger, ties counting half; without an interval where a side has one
+        run. The count is that of runs on both sides.
+    """
+    strata = [(_readings(x), _readings(y)) for x, y in zip(before, after, strict=True)]
+    strata = [(x, y) for x, y in strata if len(x) and len(y)]
+    if not strata:
         return Estimate(math.nan, math.nan, math.nan, 0)
-    value = float((np.sign(second[:, None] - first[None]) / 2 + 0.5).mean())
-    if len(first) < 2 or len(second) < 2:
-        return Estimate(value, math.nan, math.nan, len(first) + len(second))
-    drawn = stats.bootstrap(
-        (first, second), share, n_resamples=RESAMPLES // 2, vectorized=True, method="percentile", rng=generator
-    ).bootstrap_distribution
-    return Estimate(value, *_quantiles(drawn, confidence), len(first) + len(second))
+    wins = [np.sign(y[None] - x[:, None]) / 2 + 0.5 for x, y in strata]
+    value = float(np.mean([item.mean() for item in wins]))
+    count = max(len(x) for x, _ in strata) + max(len(y) for _, y in strata)
+    if any(len(side) < 2 for pair in strata for side in pair):
+        return Estimate(value, math.nan, math.nan, count)
+    drawn = np.zeros(RESAMPLES)
+    for item in wins:
+        rows, columns = (generator.multinomial(n, np.full(n, 1 / n), RESAMPLES) / n for n in item.shape)
+        drawn += ((rows @ item) * columns).sum(1) / len(wins)
+    return Estimate(value, *_quantiles(drawn, confidence), count)
 
 
 def _readings(sample: Array) -> Array:
@@ -295,14 +301,6 @@ def _readings(sample: Array) -> Array:
 def _complete(*samples: Array) -> tuple[Array, ...]:
     plain = np.stack([np.asarray(item, np.float64) for item in samples])
     return tuple(plain[:, ~np.isnan(plain).any(0)])
-
-
-def _check_paired(before: Array, after: Array) -> None:
-    if np.shape(before) != np.shape(after):
-        raise CheckError(
-            f"A paired comparison needs one reading of each for every Start; found {np.shape(before)} before and "
-            f"{np.shape(after)} after."
-        )
 
 
 def _without_spread(kept: Array) -> Estimate:

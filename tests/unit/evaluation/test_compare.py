@@ -142,6 +142,48 @@ def test_seeds_widen_the_interval():
     assert compare_seeds([before] * 4, equal).metric("success").difference.value == narrow.difference.value
 
 
+def test_figures_over_seeds_by_hand():
+    base = run(40.0, count=20)
+    tasks = np.array([row.start.task for row in base.episodes])
+
+    def seed(hard, soft):
+        """Return a result with so many successes on each task's ten episodes."""
+        flags = np.zeros(20)
+        for task, count in (("hard", hard), ("soft", soft)):
+            flags[np.flatnonzero(tasks == task)[:count]] = 1
+        return set_success(base, flags)
+
+    after = [seed(4, 10), seed(0, 8), seed(6, 6)]
+    comparison = compare_seeds([seed(4, 6)], after)
+    success = {item.name: item for item in comparison.over_seeds}["success"]
+    assert success.before.value == pytest.approx(0.5)
+    assert math.isnan(success.before.low)
+    assert success.after.value == pytest.approx((0.4 + 0.6 + 0.6 + 0.8) / 4)
+    assert 0.3 < success.after.low < success.after.value < success.after.high <= 0.9
+    assert success.improvement.value == pytest.approx(((0.5 + 0 + 1) / 3 + (1 + 1 + 0.5) / 3) / 2)
+    both = compare_seeds(after[::-1], after)
+    assert {item.improvement.value for item in both.over_seeds} == {0.5}
+    assert {item.name for item in both.over_seeds} == {item.name for item in both.metrics if item.spec.better}
+    plain = json.loads(json.dumps(both.to_plain(), allow_nan=False))["over_seeds"]["success"]
+    assert plain["probability_of_improvement"]["value"] == 0.5
+    assert plain["interquartile_mean"]["after"]["interval"][0] == success.after.low
+    assert [table.row_count for table in both.tables()] == [len(both.metrics), len(both.over_seeds)]
+    assert len(compared(22.0, 40.0).tables()) == 1
+
+
+def test_lower_is_better_over_seeds_where_the_figure_says_so():
+    comparison = compare_seeds([run(55.0), run(50.0)], [run(40.0), run(35.0)])
+    over_seeds = {item.name: item for item in comparison.over_seeds}
+    assert over_seeds["peak_force"].improvement.value == 1
+    assert over_seeds["share_above"].improvement.value == 1
+    shares = []
+    for result in (run(40.0), run(35.0)):
+        for task in ("soft", "hard"):
+            rows = [row.metrics for row in result.episodes if row.start.task == task]
+            shares.append(sum(row["share_above"] for row in rows) / sum(row["contact_steps"] for row in rows))
+    assert over_seeds["share_above"].after.value == pytest.approx(sum(sorted(shares)[1:3]) / 2)
+
+
 def test_one_seed_of_many_is_one_comparison():
     assert compare_seeds([run(22.0)], [run(40.0)]).to_plain() == compared(22.0, 40.0).to_plain()
 

@@ -58,6 +58,8 @@ def test_several_seeds_are_compared_together():
     text = render([run(40.0), run(41.0)], before=[run(22.0)])
     assert "for 2 training seeds" in text
     assert "paired permutation of Starts" in text
+    assert '<section id="seeds"' in text
+    assert '<section id="seeds"' not in render([run(40.0)], before=[run(22.0)])
 
 
 def test_a_shortcut_stands_at_the_head():

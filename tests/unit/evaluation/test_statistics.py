@@ -85,11 +85,11 @@ def test_bootstrap_resamples_records_together(generator):
 
 
 def test_stratified_bootstrap_keeps_differences_between_tasks_out(generator):
-    easy, hard = 0.9 + 0.01 * generator.normal(size=10), 0.1 + 0.01 * generator.normal(size=10)
-    estimate = statistics.stratified_bootstrap([easy, hard], generator, "mean")
-    assert estimate.value == pytest.approx((easy.mean() + hard.mean()) / 2)
+    tasks = [level + 0.01 * generator.normal(size=10) for level in (0.1, 0.4, 0.6, 0.9)]
+    estimate = statistics.stratified_bootstrap(tasks, generator)
+    assert estimate.value == pytest.approx(np.mean(tasks[1:3]))
     assert estimate.high - estimate.low < 0.02
-    assert statistics.mean(np.concatenate([easy, hard]), generator).high - estimate.value > 0.1
+    assert statistics.mean(np.concatenate(tasks), generator).high - estimate.value > 0.05
 
 
 def test_stratified_interquartile_mean(generator):
@@ -101,7 +101,7 @@ def test_stratified_interquartile_mean(generator):
 
 
 def test_stratified_bootstrap_of_one_seed_has_no_interval(generator):
-    estimate = statistics.stratified_bootstrap([np.array([0.5]), np.array([0.7])], generator, "mean")
+    estimate = statistics.stratified_bootstrap([np.array([0.5]), np.array([0.7])], generator)
     assert estimate.value == pytest.approx(0.6)
     assert math.isnan(estimate.low)
 
@@ -140,18 +140,9 @@ def test_mcnemar_agrees_with_the_published_case():
     assert statistics.mcnemar(before, after).p_value == pytest.approx(2 * tail)
 
 
-def test_pairs_of_other_lengths_are_refused(generator):
+def test_pairs_of_other_lengths_are_refused():
     with pytest.raises(CheckError, match="paired"):
         statistics.mcnemar(np.zeros(3, bool), np.zeros(4, bool))
-    with pytest.raises(CheckError, match="paired"):
-        statistics.paired_difference(np.zeros(3), np.zeros(4), generator)
-
-
-def test_paired_difference_removes_what_pairs_share(generator):
-    base = 100 * generator.normal(size=60)
-    estimate = statistics.paired_difference(base, base + 1 + 0.1 * generator.normal(size=60), generator)
-    assert estimate.value == pytest.approx(1, abs=0.1)
-    assert 0.9 < estimate.low < estimate.high < 1.1
 
 
 def test_paired_permutation_enumerates_few_pairs(generator):
@@ -166,11 +157,34 @@ def test_paired_permutation_of_equal_pairs_is_one(generator):
 
 
 def test_probability_of_improvement_counts_pairs(generator):
-    estimate = statistics.probability_of_improvement(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0]), generator)
+    before, after = [np.array([1.0, 2.0, 3.0])], [np.array([2.0, 4.0, np.nan])]
+    estimate = statistics.probability_of_improvement(before, after, generator)
     assert estimate.value == pytest.approx((1 + 0.5 + 0 + 3) / 6)
-    assert estimate.low <= estimate.value <= estimate.high
-    always = statistics.probability_of_improvement(np.zeros(5), np.ones(5), generator)
+    assert estimate.low < estimate.value < estimate.high
+    assert estimate.count == 5
+    always = statistics.probability_of_improvement([np.zeros(5)], [np.ones(5)], generator)
     assert (always.value, always.low, always.high) == (1, 1, 1)
+
+
+def test_probability_of_improvement_is_a_mean_over_tasks(generator):
+    worse, better = np.array([0.0, 0.1]), np.array([0.8, 0.9])
+    estimate = statistics.probability_of_improvement([worse, better, better], [better, better, worse], generator)
+    assert estimate.value == pytest.approx((1 + 0.5 + 0) / 3)
+    assert 1 / 3 <= estimate.low <= estimate.value <= estimate.high <= 2 / 3
+
+
+def test_probability_of_improvement_over_one_run_has_no_interval(generator):
+    estimate = statistics.probability_of_improvement([np.array([0.5])], [np.array([0.4, 0.6, 0.7, 0.5])], generator)
+    assert estimate.value == pytest.approx(2.5 / 4)
+    assert math.isnan(estimate.low)
+    assert math.isnan(statistics.probability_of_improvement([np.zeros(0)], [np.ones(2)], generator).value)
+
+
+def test_the_interval_of_the_probability_of_improvement_is_that_of_resampled_runs(generator):
+    # Two runs of each side: each side is drawn as (first, both or second) with probabilities 1/4, 1/2 and 1/4.
+    estimate = statistics.probability_of_improvement([np.array([0.0, 2.0])], [np.array([1.0, 3.0])], generator)
+    assert estimate.value == 0.75
+    assert (estimate.low, estimate.high) == (0.0, 1.0)
 
 
 def test_estimates_survive_json():
