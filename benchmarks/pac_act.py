@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from jobs import Job, run_jobs
+from jobs import Job, evaluation_job, run_jobs, training_jobs
 from pac_act_page import write_page
 
 ROOT = Path(__file__).parent.parent
@@ -94,25 +94,19 @@ def _base_jobs(options: Options, task: str) -> list[Job]:
             after=(f"{task}-record",),
             folder=base,
         ),
-        _evaluation(options, task, "base", base),
+        evaluation_job(f"{task}-base", base, _evaluate(options), f"{task}-pretrain"),
     ]
 
 
-def _evaluation(options: Options, task: str, name: str, folder: Path) -> Job:
-    arguments = ("eval", str(folder), *EVALUATE, "--episodes", str(options.episodes))
-    product = folder / "evaluations/default/evaluation.json"
-    trained = f"{task}-pretrain" if name == "base" else f"{task}-{name}"
-    return Job(f"{task}-{name}-eval", arguments, product, after=(trained,))
+def _evaluate(options: Options) -> tuple[str, ...]:
+    return (*EVALUATE, "--episodes", str(options.episodes))
 
 
 def _train_jobs(options: Options, task: str, name: str, seed: int, extra: Sequence[str]) -> list[Job]:
-    folder = options.folder / task / name
     recipe = ("train", "pac_act", "--env", f"contact/{task}", "--checkpoint", str(options.folder / task / "base"))
-    arguments = (*recipe, "--numbers.seed", str(seed), *TASK_OPTIONS[task], *extra, "--out", str(folder))
-    arguments = (*arguments, "--numbers.iterations", str(options.iterations))
-    product = folder / f"checkpoints/{options.iterations:06d}/burnish.json"
-    train = Job(f"{task}-{name}", arguments, product, after=(f"{task}-base-eval",), folder=folder)
-    return [train, _evaluation(options, task, name, folder)]
+    arguments = (*recipe, "--numbers.seed", str(seed), *TASK_OPTIONS[task], *extra)
+    run, base = options.folder / task / name, f"{task}-base-eval"
+    return training_jobs(f"{task}-{name}", run, arguments, options.iterations, _evaluate(options), base)
 
 
 def command_of(options: Options) -> str:

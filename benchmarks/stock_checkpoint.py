@@ -1,0 +1,234 @@
+"""Post-train an ACT that stock ``lerobot-train`` trained, and load the result in stock lerobot again.
+
+Usage: ``uv run python benchmarks/stock_checkpoint.py [--seeds 3] [--folder runs/stock_checkpoint]``
+
+Records demonstrations of contact/contour, trains lerobot's ACT on them with lerobot's own command, post-trains that
+folder with ``burnish train pac_act --policy.path``, and evaluates before and after on the same episodes. What is done
+is skipped, so the same command goes on after it was stopped. It writes docs/results/stock_checkpoint.md and .json.
+"""
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tyro
+from jobs import Job, cpu_hours, evaluation_job, run_jobs, training_jobs
+from result_pages import Group, cost_of, figure_table, read_group, seed_table, seeds_missing
+
+from burnish.evaluation.results import MetricResult, ResultFile, git_commit, metric_results
+
+ROOT = Path(__file__).parent.parent
+NAME = "stock_checkpoint"
+ENV = ("--env", "contact/contour")
+EVALUATE = ("--tasks", "shift", "--videos", "0")
+STEPS = 2500
+"""Of lerobot-train."""
+ARCHITECTURE = ("chunk_size=8", "n_action_steps=8", "dim_model=64", "n_heads=4", "dim_feedforward=256")
+LAYERS = ("n_encoder_layers=1", "n_decoder_layers=1", "use_vae=false", "optimizer_lr=5e-4")
+FIGURES = ("success", "coverage", "share_above_60N", "share_above_30N", "peak_force", "cycle_time")
+STATE, ENVIRONMENT, WRENCH = "observation.state", "observation.environment_state", "observation.wrench"
+FRAMES = 512
+"""Recorded observations on which actions are compared."""
+LIMIT = 1e-5
+"""Largest difference of actions [m] that counts as the same."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Run or go on with the experiment, then write docs/results/stock_checkpoint."""
+
+    seeds: int = 3
+    """Training seeds."""
+    episodes: int = 100
+    """Paired evaluation episodes of each seed."""
+    iterations: int = 120
+    """Iterations of each post-training."""
+    demonstrations: int = 60
+    """Recorded episodes."""
+    parallel: int = 1
+    """Commands run at once."""
+    folder: Path = Path("runs/stock_checkpoint")
+    """Where everything is kept."""
+    report_only: bool = False
+    """Write the page from what is there."""
+
+
+def dataset_of(options: Options) -> Path:
+    """Return the recorded LeRobotDataset."""
+    return options.folder / "demonstrations/dataset"
+
+
+def stock_of(options: Options) -> Path:
+    """Return the folder that lerobot-train writes."""
+    return options.folder / f"lerobot/checkpoints/{STEPS:06d}/pretrained_model"
+
+
+def lerobot_arguments(options: Options) -> tuple[str, ...]:
+    """Return the options of lerobot-train."""
+    policy = ("type=act", *ARCHITECTURE, *LAYERS, "device=cpu", "push_to_hub=false")
+    return (
+        "--dataset.repo_id=burnish/dataset",
+        f"--dataset.root={dataset_of(options)}",
+        *(f"--policy.{item}" for item in policy),
+        *("--wandb.enable=false", "--batch_size=128", f"--steps={STEPS}", f"--save_freq={STEPS}"),
+        *("--num_workers=0", "--seed=0", f"--output_dir={options.folder / 'lerobot'}"),
+    )
+
+
+def jobs_of(options: Options) -> list[Job]:
+    """Return every command of the experiment, in order."""
+    demonstrations, stock, base = options.folder / "demonstrations", stock_of(options), options.folder / "base"
+    record = ("record", *ENV, "--teacher", "contact", "--tasks", "nominal", "--episodes", str(options.demonstrations))
+    adopt = ("train", "pretrain", *ENV, "--policy", "act", "--policy.path", str(stock))
+    untouched = ("--numbers.steps", "1", "--numbers.learning-rate", "0", "--numbers.weight-decay", "0")
+    recipe = ("train", "pac_act", *ENV, "--policy.path", str(stock))
+    evaluate = (*EVALUATE, "--episodes", str(options.episodes))
+    jobs = [
+        Job("record", (*record, "--out", str(demonstrations)), dataset_of(options) / "meta/info.json"),
+        Job(
+            "lerobot-train",
+            lerobot_arguments(options),
+            stock / "model.safetensors",
+            after=("record",),
+            program=(str(Path(sys.executable).with_name("lerobot-train")),),
+            leftover=options.folder / "lerobot",
+        ),
+        Job(
+            "base",
+            (*adopt, "--dataset", str(dataset_of(options)), *untouched, "--out", str(base)),
+            base / "checkpoints/000001/burnish.json",
+            after=("lerobot-train",),
+            folder=base,
+        ),
+        evaluation_job("base", base, evaluate, "base"),
+    ]
+    for seed in range(options.seeds):
+        arguments = (*recipe, "--numbers.seed", str(seed))
+        run = options.folder / f"seed{seed}"
+        jobs += training_jobs(run.name, run, arguments, options.iterations, evaluate, "base-eval")
+    return jobs
+
+
+class Frames:
+    """Recorded observations, with a wrench drawn at random, to ask several policies the same."""
+
+    def __init__(self, options: Options) -> None:
+        """Draw ``FRAMES`` of the demonstrations."""
+        import numpy as np
+
+        from burnish.data.dataset import read_lerobot
+
+        dataset = read_lerobot(dataset_of(options), options.folder / "demonstrations/cache")
+        draw = np.random.default_rng(0)
+        index = draw.choice(len(dataset), min(FRAMES, len(dataset)), replace=False)
+        self.observation: dict[str, Any] = dict(dataset.observation(index, (STATE, ENVIRONMENT, WRENCH)))
+        self.observation[WRENCH] = draw.normal(0.0, 20.0, self.observation[WRENCH].shape).astype(np.float32)
+
+    def ours(self, run: Path) -> Any:
+        """Return the most likely chunks (B, K, A) [m] of a burnish checkpoint."""
+        from burnish.cli.building import load_checkpoint
+        from burnish.core.seeding import stream
+
+        policy = load_checkpoint(run).policy
+        return policy.act(self.observation, generator=stream(0), deterministic=True).action_chunk
+
+    def stock(self, folder: Path, state: tuple[str, ...]) -> Any:
+        """Return the chunks (B, K, A) [m] of lerobot's own ACTPolicy and processors, from a folder.
+
+        Args:
+            folder: That lerobot-train or burnish wrote.
+            state: Vectors joined to lerobot's one ``observation.state``.
+        """
+        import numpy as np
+        import torch
+        from lerobot.policies.act.modeling_act import ACTPolicy
+        from lerobot.policies.factory import make_pre_post_processors
+
+        policy = ACTPolicy.from_pretrained(folder)
+        before, after = make_pre_post_processors(policy.config, pretrained_path=str(folder))
+        joined = np.concatenate([self.observation[key] for key in state], -1)
+        batch = {STATE: torch.from_numpy(joined), ENVIRONMENT: torch.from_numpy(self.observation[ENVIRONMENT])}
+        with torch.inference_mode():
+            return after(policy.predict_action_chunk(before(batch))).numpy()
+
+
+def largest_differences(options: Options, group: Group) -> tuple[float, dict[str, float]]:
+    """Return the largest difference of actions [m] of stock lerobot to burnish: before, and by run after."""
+    frames = Frames(options)
+    before = abs(frames.stock(stock_of(options), (STATE,)) - frames.ours(options.folder / "base")).max()
+    after = {}
+    for run in group.runs:
+        folder = run / f"checkpoints/{options.iterations:06d}"
+        after[run.name] = float(abs(frames.stock(folder / "policy", (STATE, WRENCH)) - frames.ours(folder)).max())
+    return float(before), after
+
+
+def write_page(options: Options, group: Group, command: str) -> Path:
+    """Write the page and its JSON; returns the page."""
+    comparison = group.comparison
+    before, after = largest_differences(options, group)
+    worst = max(after.values())
+    seeds = "\n".join(f"- {name}: {difference:.1e} m" for name, difference in after.items())
+    notes = [
+        *seeds_missing([group], options.seeds),
+        (
+            "How it was made",
+            "1. `burnish record` wrote demonstrations of the scripted expert, on nominal workpieces, as a "
+            "LeRobotDataset.\n"
+            f"2. Stock lerobot trained its own ACT on it:\n\n"
+            f"   ```sh\n   lerobot-train {' '.join(lerobot_arguments(options))}\n   ```\n\n"
+            "   lerobot lists `observation.wrench` as an input of that policy, because the dataset has it, but its ACT "
+            "reads `observation.state` and `observation.environment_state` only: the base does not feel the force.\n"
+            f"3. `burnish train pac_act {' '.join(ENV)} --policy.path {stock_of(options)}` post-trained it, with the "
+            "recipe's numbers. The wrench is appended to the state there, with weights of zero at the start.\n"
+            "4. `burnish eval` ran the same episodes before and after, on workpieces whose pose is misjudged (task "
+            "`shift`). The base is the folder of step 2 put into a burnish checkpoint by a step of learning rate 0.",
+        ),
+        ("Paired by episode", seed_table(group)),
+        ("All figures", figure_table(comparison, FIGURES)),
+        (
+            "Back in stock lerobot",
+            f"lerobot's `ACTPolicy.from_pretrained` and its processors load the folder `policy/` of each checkpoint. "
+            f"On {FRAMES} recorded states with a wrench drawn at random, the largest difference of its actions to "
+            f"those of burnish is:\n\n- before, lerobot's own folder: {before:.1e} m\n{seeds}\n\n"
+            f"At most {LIMIT:.0e} m was asked for. Actions are steps of up to some millimetres.",
+        ),
+        *([("What to mind", "\n".join(f"- {text}" for text in comparison.warnings))] if comparison.warnings else []),
+    ]
+    metrics = metric_results(comparison, "contour", {}, ("success", "coverage", "share_above_60N", "peak_force"))
+    metrics["stock_action_difference.contour"] = MetricResult(before, worst, (None, None), LIMIT, "m", "lower")
+    page = ResultFile(
+        name=NAME,
+        title="An ACT of stock lerobot-train, post-trained and loaded back",
+        command=command,
+        commit=git_commit(ROOT),
+        seeds=list(range(len(group.after))),
+        protocol=group.before.protocol,
+        cost=replace(cost_of([group]), cpu_hours=cpu_hours(options.folder / "logs")),
+        metrics=metrics,
+        notes=notes,
+    )
+    return page.write(ROOT / "docs/results")[0]
+
+
+def command_of(options: Options) -> str:
+    """Return the command line that repeats the experiment."""
+    names = ("seeds", "episodes", "iterations", "demonstrations")
+    numbers = [f"--{name} {getattr(options, name)}" for name in names]
+    return " ".join([f"uv run python benchmarks/{NAME}.py", *numbers])
+
+
+def main() -> None:
+    """Run what is missing, then write the page."""
+    options = tyro.cli(Options)
+    if not options.report_only:
+        run_jobs(jobs_of(options), options.folder / "logs", options.parallel)
+    group = read_group(options.folder, "contour")
+    if group is None:
+        raise SystemExit(f"No training seed below {options.folder} is finished and evaluated.")
+    print(f"wrote {write_page(options, group, command_of(options))}")
+
+
+if __name__ == "__main__":
+    main()
