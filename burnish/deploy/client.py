@@ -11,11 +11,16 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from websockets.sync.client import connect
 
-from burnish.core.errors import ProtocolError
+from burnish.core.errors import BurnishError, ProtocolError
 from burnish.core.spec import TASK_KEY, Array, ArraySpec, array_spec_from_json
-from burnish.deploy.codec import pack, unpack
+from burnish.deploy.codec import Limits, pack, unpack
 
 _HISTOGRAM_ROWS = 8
+_DTYPES = {"float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"}
+
+
+class ConnectionLostError(ProtocolError):
+    """The connection broke, or could not be made; nothing was wrong with what was sent."""
 
 
 class Client:
@@ -30,10 +35,13 @@ class Client:
             timeout_s: How long to wait for the connection, and for each answer [s].
 
         Raises:
-            ProtocolError: If the server cannot be reached, refuses, or speaks something else.
+            ConnectionLostError: If the server cannot be reached.
+            ProtocolError: If it speaks something else.
         """
         self.url = url
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
+        """How long to wait for an answer [s]; may be changed."""
+        self.closed = False
         headers = {"Authorization": f"Api-Key {api_key}"} if api_key else None
         self._stack = ExitStack()
         try:
@@ -41,7 +49,7 @@ class Client:
                 connect(
                     url,
                     compression=None,
-                    max_size=None,
+                    max_size=Limits().max_bytes,
                     additional_headers=headers,
                     open_timeout=timeout_s,
                     ping_timeout=None,
@@ -49,7 +57,7 @@ class Client:
                 )
             )
         except (OSError, InvalidHandshake, InvalidURI, TimeoutError, EOFError) as error:
-            raise ProtocolError(f"Cannot connect to {url}: {_explain(error)}.") from error
+            raise ConnectionLostError(f"Cannot connect to {url}: {_explain(error)}.") from error
         try:
             self.metadata: dict[str, Any] = self._receive("the metadata")
         except ProtocolError:
@@ -63,7 +71,9 @@ class Client:
             observation: Arrays without batch axis, and the instruction under ``task`` or ``prompt``.
 
         Raises:
-            ProtocolError: With the server's message, if it refused or failed.
+            ConnectionLostError: If the connection broke.
+            ProtocolError: With the server's message if it refused or failed, or if no answer came in time; a late
+                answer would be taken for the next one, so the connection is closed.
         """
         with suppress(ConnectionClosed):  # the reason is waiting to be received
             self._connection.send(pack(dict(observation)))
@@ -74,6 +84,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; may be called twice."""
+        self.closed = True
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -88,11 +99,15 @@ class Client:
 
     def _receive(self, what: str) -> dict[str, Any]:
         try:
-            message = self._connection.recv(timeout=self._timeout_s)
+            message = self._connection.recv(timeout=self.timeout_s)
         except TimeoutError as error:
-            raise ProtocolError(f"{self.url}: no answer within {self._timeout_s} s.") from error
+            self.close()
+            raise ProtocolError(f"{self.url}: no answer within {self.timeout_s} s.") from error
         except ConnectionClosed as error:
-            raise ProtocolError(f"{self.url} closed the connection instead of sending {what}: {error}.") from error
+            self.close()
+            raise ConnectionLostError(
+                f"{self.url} closed the connection instead of sending {what}: {error}."
+            ) from error
         if isinstance(message, str):
             self.close()
             raise ProtocolError(f"The server at {self.url} refused: {message}")
@@ -137,7 +152,7 @@ class ProbeReport:
 
 
 def probe(url: str, *, api_key: str = "", requests: int = 50, seed: int = 0) -> ProbeReport:
-    """Ask a burnish server for actions on made-up observations, and measure.
+    """Check what a burnish server says of itself, ask it for actions on made-up observations, and measure.
 
     Args:
         url: Address of the server.
@@ -149,11 +164,15 @@ def probe(url: str, *, api_key: str = "", requests: int = 50, seed: int = 0) -> 
         ProtocolError: If the server cannot be reached, does not say what it expects, or answers wrongly.
     """
     with Client(url, api_key=api_key) as client:
-        if "observation" not in client.metadata:
-            raise ProtocolError(f"{url} does not say which observation it expects; it says {sorted(client.metadata)}.")
-        specs = {key: array_spec_from_json(item) for key, item in client.metadata["observation"].items()}
+        meta = client.metadata
+        problems = metadata_problems(meta)
+        if problems:
+            raise ProtocolError(f"{url} says things that cannot be right:\n  " + "\n  ".join(problems))
+        specs = {key: array_spec_from_json(item) for key, item in meta["observation"].items()}
+        action = array_spec_from_json(meta["action"])
+        expected = (meta["chunk_steps"], *action.shape)
         generator = np.random.default_rng(seed)
-        latency, warnings = [], []
+        latency, warnings, outside = [], [], 0
         for number in range(requests + 2):
             observation = {key: _made_up(item, generator) for key, item in specs.items()}
             begin = time.perf_counter()
@@ -161,14 +180,73 @@ def probe(url: str, *, api_key: str = "", requests: int = 50, seed: int = 0) -> 
             if number >= 2:
                 latency.append((time.perf_counter() - begin) * 1e3)
             warnings.extend(answer.get("warnings", []))
-        shape = tuple(answer["actions"].shape)
-        expected = (client.metadata.get("chunk_steps"), *client.metadata["action"]["shape"])
-        if shape != expected or not np.isfinite(answer["actions"]).all():
-            raise ProtocolError(f"{url} announced finite chunks of shape {expected} and answered {shape}.")
-        period_ms = client.metadata["control_dt"] * client.metadata["replan_steps"] * 1e3
+            chunk = answer["actions"]
+            if chunk.shape != expected or chunk.dtype.kind != "f" or not np.isfinite(chunk).all():
+                raise ProtocolError(
+                    f"{url} announced finite chunks of shape {expected} and answered {chunk.dtype}{list(chunk.shape)}"
+                    f"{'' if chunk.dtype.kind != 'f' or np.isfinite(chunk).all() else ' with entries not finite'}."
+                )
+            low, high = action.bounds()
+            outside += bool(((chunk < low) | (chunk > high)).any())
+        if outside:
+            warnings.append(
+                f"{outside} of {requests + 2} answers leave the announced limits of the action; a runtime clips them."
+            )
+        period_ms = meta["control_dt"] * meta["replan_steps"] * 1e3
         if np.quantile(latency, 0.99) > period_ms:
             warnings.append(f"p99 is longer than the {period_ms:.0f} ms that an executed chunk lasts: expect pauses.")
-        return ProbeReport(url, client.metadata, np.asarray(latency), shape, tuple(warnings))
+        return ProbeReport(url, meta, np.asarray(latency), expected, tuple(warnings))
+
+
+def metadata_problems(metadata: Mapping[str, Any]) -> list[str]:
+    """Return what is missing or wrong in a server's metadata, one sentence each; [] for none.
+
+    Looked at are keys, shapes, dtypes and limits of observation and action, the control step, and the chunk.
+    """
+    if not isinstance(metadata.get("observation"), Mapping) or not isinstance(metadata.get("action"), Mapping):
+        return [
+            "it does not say which observation and action it works with; it says "
+            f"{sorted(map(str, metadata)) or 'nothing'}. A server that is not burnish's can be driven with burnish "
+            "deploy --remote URL --remote-keys ..., which says what to send."
+        ]
+    problems = []
+    for key, item in {**metadata["observation"], "action": metadata["action"]}.items():
+        problems += [f"'{key}': {problem}" for problem in _array_problems(item)]
+    if not metadata["observation"]:
+        problems.append("its observation is empty")
+    if isinstance(metadata["action"].get("shape"), (list, tuple)) and len(metadata["action"]["shape"]) != 1:
+        problems.append(f"'action': expected a vector, found shape {metadata['action']['shape']}")
+    dt, chunk, replan = (metadata.get(name) for name in ("control_dt", "chunk_steps", "replan_steps"))
+    if not isinstance(dt, (int, float)) or not 0 < dt < 60:
+        problems.append(f"control_dt must be seconds within (0, 60), found {dt!r}")
+    if not isinstance(chunk, int) or chunk < 1:
+        problems.append(f"chunk_steps must be at least 1, found {chunk!r}")
+    elif not isinstance(replan, int) or not 1 <= replan <= chunk:
+        problems.append(f"replan_steps must be within [1, {chunk}], found {replan!r}")
+    known = {*metadata["observation"], TASK_KEY}
+    aliases = metadata.get("aliases", {})
+    wrong = [name for name, key in aliases.items() if key not in known] if isinstance(aliases, Mapping) else [aliases]
+    if wrong:
+        problems.append(f"aliases {wrong} lead to keys that it does not read")
+    return problems
+
+
+def _array_problems(item: Any) -> list[str]:
+    if not isinstance(item, Mapping):
+        return [f"expected a description with shape and dtype, found {type(item).__name__}"]
+    shape, dtype = item.get("shape"), item.get("dtype")
+    if not isinstance(shape, (list, tuple)) or not all(isinstance(size, int) and size > 0 for size in shape):
+        return [f"the shape must be a list of sizes > 0, found {shape!r}"]
+    if dtype not in _DTYPES:
+        return [f"the dtype must be one of {', '.join(sorted(_DTYPES))}, found {dtype!r}"]
+    try:
+        low, high = array_spec_from_json(item).bounds()
+    except (BurnishError, TypeError, ValueError) as error:
+        return [str(error)]
+    if np.isnan(low).any() or np.isnan(high).any() or (low > high).any():
+        entry = int(np.flatnonzero(~(low <= high))[0])
+        return [f"entry {entry} has limits [{low.flat[entry]:.4g}, {high.flat[entry]:.4g}]"]
+    return []
 
 
 def histogram(latency_ms: Array) -> list[str]:
@@ -184,7 +262,10 @@ def histogram(latency_ms: Array) -> list[str]:
 def _made_up(spec: ArraySpec, generator: np.random.Generator) -> Array:
     if np.dtype(spec.dtype).kind in "iu":
         return generator.integers(0, 256, spec.shape).astype(spec.dtype)
-    return np.zeros(spec.shape, spec.dtype)
+    low, high = spec.bounds()
+    bounded = np.isfinite(low) & np.isfinite(high)
+    drawn = generator.uniform(np.where(bounded, low, 0.0), np.where(bounded, high, 0.0), spec.shape)
+    return drawn.astype(spec.dtype)
 
 
 def _explain(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """From what a client sent to what the policy reads: key aliases, and checks that say expected against received."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,11 +11,14 @@ from burnish.core.spec import IMAGE_PREFIX, TASK_KEY, Array, ArraySpec, Observat
 from burnish.core.step import ActionSample
 
 type Statistics = Mapping[str, Mapping[str, list[float]]]
-"""Per observation key {"min", "max", ...}, one number per entry, as in a LeRobotDataset's ``meta/stats.json``."""
+"""Per observation key {"q01", "q99", ...} or {"min", "max", ...}, one number per entry, as in a LeRobotDataset's
+``meta/stats.json``."""
 
 _OBSERVATION = "observation."
 _RANGE_MARGIN = 0.05
 """Share of the training range by which a value may leave it before a warning."""
+_RANGE_NAMES = (("q01", "q99"), ("min", "max"))
+"""Figures that bound what was seen in training, the ones to prefer first."""
 _MAX_IGNORED = 16
 """How many unknown keys are named in one message and remembered."""
 
@@ -62,7 +66,8 @@ class ObservationReader:
         Args:
             spec: What the policy reads.
             aliases: More wire names, name to key; they win over the default ones.
-            statistics: Training statistics; values outside [min, max] of them are warned about.
+            statistics: Training statistics; values outside [q01, q99] of them, or [min, max] where there are no
+                quantiles, are warned about.
 
         Raises:
             ConfigError: If an alias names a key that the policy does not read, or hides one.
@@ -98,16 +103,22 @@ class ObservationReader:
         if missing:
             raise ProtocolError(
                 f"The observation lacks {', '.join(missing)}. Expected: {self.expected()}. "
-                f"Received: {_received(message)}."
+                f"Received: {_received(message)}.{self._table(found)}"
             )
-        observation: Observation = {
-            key: _check(key, item, found[key])[None] for key, item in self.spec.observation.items()
-        }
+        try:
+            observation: Observation = {
+                key: _check(key, item, found[key])[None] for key, item in self.spec.observation.items()
+            }
+        except ProtocolError as error:
+            raise ProtocolError(f"{error}{self._table(found)}") from error
         task = found.get(TASK_KEY, "")
         if not isinstance(task, str):
             raise ProtocolError(f"'{TASK_KEY}' must be text, found {_describe(task)}.")
         observation[TASK_KEY] = [task]
         return observation, [*self._warn_ignored(found), *self._warn_outside(observation)]
+
+    def _table(self, found: Mapping[str, Any]) -> str:
+        return "\n" + Handshake(tuple(_rows(self.spec, found, self._ranges))).text()
 
     def expected(self) -> str:
         """Return what a message must hold, in one line."""
@@ -134,27 +145,123 @@ class ObservationReader:
     def _warn_outside(self, observation: Observation) -> list[str]:
         warnings = []
         for key, bounds in self._ranges.items():
-            if bounds is None or key in self._outside:
+            if key in self._outside:
                 continue
-            low, high = bounds
-            value = observation[key][0]
-            outside = np.flatnonzero((value < low) | (value > high))
-            if outside.size:
-                entry = int(outside[0])
+            problem = _outside_text(key, observation[key][0], bounds)
+            if problem:
                 self._outside.add(key)
-                warnings.append(
-                    f"{key}[{entry}] is {value.flat[entry]:.4g}, outside the training range "
-                    f"[{low[entry]:.4g}, {high[entry]:.4g}] ({outside.size} of {value.size} entries are); "
-                    "check order, units and normalisation."
-                )
+                warnings.append(f"{problem}; check order, units and normalisation.")
         return warnings
+
+
+@dataclass(frozen=True)
+class HandshakeRow:
+    """One key, as expected and as received."""
+
+    key: str
+    expected: str
+    received: str
+    range: str
+    """Where the values lie."""
+    problem: str
+    """Why the policy cannot read it; "" if it can."""
+    warning: str
+    """Why it is suspicious; "" if it is not."""
+
+
+@dataclass(frozen=True)
+class Handshake:
+    """What a policy expects against what a robot or client gives."""
+
+    rows: tuple[HandshakeRow, ...]
+
+    def text(self) -> str:
+        """Return a table for a terminal."""
+        head = ("key", "expected", "received", "values")
+        cells = [head, *((row.key, row.expected, row.received, row.range) for row in self.rows)]
+        widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
+        lines = []
+        for number, line in enumerate(cells):
+            row = self.rows[number - 1] if number else None
+            verdict = "" if row is None else "REFUSED" if row.problem else "warning" if row.warning else "ok"
+            padded = [text.ljust(width) for text, width in zip(line, widths, strict=True)]
+            lines.append("  ".join([*padded, verdict]).rstrip())
+        return "\n".join([*lines, *(f"warning: {row.warning}" for row in self.rows if row.warning)])
+
+    def check(self) -> None:
+        """Refuse what cannot be right.
+
+        Raises:
+            ProtocolError: Says what is wrong with each key.
+        """
+        problems = [row.problem for row in self.rows if row.problem]
+        if problems:
+            raise ProtocolError("The policy cannot read this observation:\n  " + "\n  ".join(problems))
+
+
+def handshake(spec: PolicySpec, observation: Observation, statistics: Statistics | None = None) -> Handshake:
+    """Compare a policy's spec with a first observation.
+
+    Args:
+        spec: What is read.
+        observation: N = 1; more keys than the policy reads do not matter.
+        statistics: Training statistics, for ranges.
+    """
+    ranges = {key: _range(key, item, statistics) for key, item in spec.observation.items()}
+    found = {key: item[0] if isinstance(item, (np.ndarray, list)) else item for key, item in observation.items()}
+    return Handshake(tuple(_rows(spec, found, ranges)))
+
+
+def _rows(
+    spec: PolicySpec, found: Mapping[str, Any], ranges: Mapping[str, tuple[Array, Array] | None]
+) -> list[HandshakeRow]:
+    rows = []
+    for key, item in spec.observation.items():
+        expected = f"{item.dtype}{list(item.shape)}" + (f" {item.unit}" if item.unit else "")
+        if key not in found:
+            rows.append(HandshakeRow(key, expected, "nothing", "", f"'{key}' is missing.", ""))
+            continue
+        value, problem = found[key], ""
+        try:
+            value = _check(key, item, value)
+        except ProtocolError as error:
+            problem = str(error)
+        outside = "" if problem else _outside_text(key, value, ranges.get(key))
+        rows.append(HandshakeRow(key, expected, _describe(found[key]), _values(value), problem, outside))
+    if spec.reads_task:
+        task = found.get(TASK_KEY)
+        problem = "" if isinstance(task, str) else f"'{TASK_KEY}' must be text, found {_describe(task)}."
+        warning = f"'{TASK_KEY}' is empty, and the policy reads it" if task == "" else ""
+        rows.append(HandshakeRow(TASK_KEY, "text", _describe(task), "", problem, warning))
+    return rows
+
+
+def _values(value: Any) -> str:
+    if not isinstance(value, np.ndarray) or not value.size or value.dtype.kind not in "fiub":
+        return ""
+    return f"{float(value.min()):.4g} .. {float(value.max()):.4g}"
+
+
+def _outside_text(key: str, value: Array, bounds: tuple[Array, Array] | None) -> str:
+    if bounds is None:
+        return ""
+    low, high = bounds
+    outside = np.flatnonzero((value < low) | (value > high))
+    if not outside.size:
+        return ""
+    entry = int(outside[0])
+    return (
+        f"{key}[{entry}] is {value.flat[entry]:.4g}, outside the training range [{low[entry]:.4g}, {high[entry]:.4g}] "
+        f"({outside.size} of {value.size} entries are)"
+    )
 
 
 def _range(key: str, spec: ArraySpec, statistics: Statistics | None) -> tuple[Array, Array] | None:
     entry = (statistics or {}).get(key)
-    if entry is None or len(spec.shape) != 1 or "min" not in entry or "max" not in entry:
+    names = next((pair for pair in _RANGE_NAMES if entry is not None and set(pair) <= set(entry)), None)
+    if entry is None or names is None or len(spec.shape) != 1:
         return None
-    low, high = np.asarray(entry["min"], float).reshape(-1), np.asarray(entry["max"], float).reshape(-1)
+    low, high = (np.asarray(entry[name], float).reshape(-1) for name in names)
     if low.shape != spec.shape or high.shape != spec.shape:
         raise ConfigError(f"The statistics of '{key}' have {low.size} entries; the policy reads {spec.shape}.")
     margin = _RANGE_MARGIN * (high - low) + 1e-6

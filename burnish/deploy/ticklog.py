@@ -5,7 +5,6 @@
 """
 
 import json
-import zipfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 from burnish.core.errors import ConfigError, DatasetError
 from burnish.core.seeding import stream
 from burnish.core.spec import TASK_KEY, Array, Observation
+from burnish.deploy.frames import read_arrays, write_arrays
 from burnish.deploy.observations import ActingPolicy
 
 _FORMAT = "burnish ticks 1"
@@ -51,7 +51,9 @@ class TickLog:
         arrays = {key: np.array(item) for key, item in observation.items()}
         arrays[_CHUNK] = np.array(chunk)
         self._collect(wait=False)
-        self._pending.append(self._writer.submit(_write, self._directory / "decisions" / f"{number:06d}.npz", arrays))
+        self._pending.append(
+            self._writer.submit(write_arrays, self._directory / "decisions" / f"{number:06d}.npz", arrays)
+        )
 
     def close(self) -> None:
         """Finish writing.
@@ -98,29 +100,41 @@ class ReplayReport:
     decisions: int
     """How many were compared."""
     different: int
-    """How many differ in any number."""
+    """How many differ in any number by more than the tolerance."""
     max_difference: float
     """Largest absolute difference, in action units."""
     first: int
     """Number of the first decision that differs; -1 for none."""
+    tolerance: float = 0.0
+    """Largest absolute difference that counts as none, in action units; 0 wants every bit equal."""
 
     @property
     def same(self) -> bool:
-        """Whether every answer is equal, bit for bit."""
+        """Whether every answer is equal, bit for bit or within the tolerance."""
         return self.different == 0
 
     def text(self) -> str:
         """Return one line for a terminal."""
-        if self.same:
+        if self.same and not self.tolerance:
             return f"replay: {self.decisions} decisions, all equal to the log"
+        if self.same:
+            return (
+                f"replay: {self.decisions} decisions, all within {self.tolerance:.3g} of the log, largest difference "
+                f"{self.max_difference:.3g}"
+            )
         return (
             f"replay: {self.different} of {self.decisions} decisions differ from the log, first number {self.first}, "
-            f"by up to {self.max_difference:.3g}"
+            f"by up to {self.max_difference:.3g}" + (f", allowed {self.tolerance:.3g}" if self.tolerance else "")
         )
 
 
-def replay(policy: ActingPolicy, directory: Path) -> ReplayReport:
+def replay(policy: ActingPolicy, directory: Path, *, tolerance: float = 0.0) -> ReplayReport:
     """Ask a policy again for every logged decision and compare its chunks with the log.
+
+    Args:
+        policy: The one that was logged, or one that should answer the same, for example exported or behind a server.
+        directory: Folder of the run.
+        tolerance: Largest absolute difference that counts as none, in action units.
 
     Raises:
         DatasetError: If the log is damaged, holds no decision, or holds chunks of another shape.
@@ -137,13 +151,16 @@ def replay(policy: ActingPolicy, directory: Path) -> ReplayReport:
         if answer.shape != chunk.shape:
             raise DatasetError(f"The log holds chunks of shape {chunk.shape}, the policy answers {answer.shape}.")
         count += 1
-        if not np.array_equal(answer, chunk, equal_nan=True):
+        if np.array_equal(answer, chunk, equal_nan=True):
+            continue
+        difference = float(np.nan_to_num(np.abs(answer.astype(float) - chunk), nan=np.inf).max())
+        worst = max(worst, difference)
+        if not difference <= tolerance or not tolerance:
             first = number if first < 0 else first
             different += 1
-            worst = max(worst, float(np.abs(answer.astype(float) - chunk).max()))
     if not count:
         raise DatasetError(f"'{directory}' holds no decision to replay.")
-    return ReplayReport(count, different, worst, first)
+    return ReplayReport(count, different, worst, first, tolerance)
 
 
 def read_decisions(directory: Path) -> Iterator[tuple[int, Observation, Array]]:
@@ -153,21 +170,13 @@ def read_decisions(directory: Path) -> Iterator[tuple[int, Observation, Array]]:
         DatasetError: If a file is damaged.
     """
     for path in sorted((directory / "decisions").glob("*.npz")):
+        arrays = read_arrays(path)
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                arrays = {key: stored[key] for key in stored.files}
             chunk = arrays.pop(_CHUNK)
             observation: Observation = {**arrays, TASK_KEY: [str(text) for text in arrays[TASK_KEY]]}
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise DatasetError(f"'{path}' is damaged: {error}.") from error
+        except KeyError as error:
+            raise DatasetError(f"'{path}' is damaged: it has no {error}.") from error
         yield int(path.stem), observation, chunk
-
-
-def _write(path: Path, arrays: dict[str, Array]) -> None:
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
-    partial.rename(path)
 
 
 def _plain(value: Any) -> Any:

@@ -89,7 +89,7 @@ DOES_NOT_FIT: list[tuple[list[str], list[str]]] = [
     (["deploy", RUN, "--env", "point_mass", "--protocol", "openpi"], ["Choose one of"]),
     (["deploy", RUN, "--protocol", "openpi", "--host", "0.0.0.0"], ["Refusing to listen on '0.0.0.0'", "key"]),
     (["deploy", RUN, "--protocol", "openpi", "--certificate", "x.pem"], ["both certificate and private_key"]),
-    (["deploy", RUN, "--replay", "x", "--fast"], ["takes no further options", "--fast"]),
+    (["deploy", RUN, "--replay", "x", "--fast"], ["Unrecognized options", "--fast"]),
     (["train", "ppo", "--resume", RUN, "--num_envs", "3"], ["keeps its configuration", "take out --num_envs 3"]),
     (["train", "pac_act", "--resume", RUN], ["a run of recipe 'ppo', not 'pac_act'"]),
     (["train", "--resume", RUN, "--out", "elsewhere"], ["stays in its folder", "take out --out"]),
