@@ -71,24 +71,27 @@ def speed_range(motion: Motion, limits: Limits) -> tuple[Array, Array]:
     return down, up
 
 
-def approach(target: Array, motion: Motion, limits: Limits) -> tuple[Array, Array]:
+def approach(target: Array, motion: Motion, limits: Limits, target_speed: Array | float) -> tuple[Array, Array]:
     """Return where to go in one tick (A,) float64, and which entries had to be changed (A,) bool.
 
-    A target that can be reached is reached. Else the entry goes as far as its limits let it, and no faster than it
-    could stop at the target, so that one who comes from rest does not pass a target that stands still.
+    A target that can be reached, at a speed from which its own can be taken up in one tick, is reached. Else the entry
+    catches up as fast as its limits let it, and slows down so that it arrives with the speed of the target: one that
+    stands still is not passed by who comes from rest.
 
     Args:
         target: (A,) finite, within the position limits.
         motion: Before.
         limits: What holds.
+        target_speed: (A,) change of the target in this tick, to which the motion is led; 0 for one that stands still.
     """
     down, up = speed_range(motion, limits)
     want = target - motion.position
+    ahead = want - target_speed
     slack = _ROUNDING * np.abs(target)
-    changed = (want < down - slack) | (want > up + slack)
+    changed = (want < down - slack) | (want > up + slack) | (np.abs(ahead) > limits.acceleration + slack)
     if not changed.any():
         return target, changed
-    careful = np.copysign(stopping_speed(np.abs(want), limits.acceleration), want)
+    careful = target_speed + np.copysign(stopping_speed(np.abs(ahead), limits.acceleration), ahead)
     careful = np.minimum(np.maximum(careful, down), up)
     reached = np.minimum(np.maximum(motion.position + careful, limits.low), limits.high)
     return np.where(changed, reached, target), changed

@@ -45,11 +45,26 @@ def test_a_step_is_approached_and_not_passed() -> None:
     box = limits(-10, 10, 3.0, 1.0)
     motion, positions = Motion(np.zeros(1), np.zeros(1)), []
     for _ in range(9):
-        position, changed = approach(np.array([9.0]), motion, box)
+        position, changed = approach(np.array([9.0]), motion, box, 0.0)
         motion = Motion(position, position - motion.position)
         positions.append(position.item())
     # speeds 1, 2, 3 (limit), then the largest that stop at the 3 that are left: 2, 1
     assert positions == [1.0, 3.0, 6.0, 8.0, 9.0, 9.0, 9.0, 9.0, 9.0]
+    assert not changed.any()
+
+
+def test_a_target_that_moves_on_is_caught_up_with_and_then_followed_exactly() -> None:
+    box = limits(-1000, 1000, 5.0, 1.0)
+    motion, target = Motion(np.zeros(1), np.zeros(1)), np.array([10.0])  # ten behind, target at two per tick
+    gaps = []
+    for _ in range(12):
+        target = target + 2.0
+        position, changed = approach(target, motion, box, 2.0)
+        motion = Motion(position, position - motion.position)
+        gaps.append((target - position).item())
+    assert min(gaps) >= 0
+    assert gaps[-1] == 0
+    assert motion.speed.item() == 2.0
     assert not changed.any()
 
 
@@ -69,7 +84,7 @@ def test_a_target_that_can_be_reached_is_reached_bit_for_bit() -> None:
     motion = Motion(np.array([0.1, 0.2]), np.array([0.01, 0.0]))
     free = Limits(np.full(2, -1.0), np.full(2, 1.0), np.full(2, 0.02), np.full(2, 0.01))
     target = np.array([0.12, 0.19])
-    reached, changed = approach(target, motion, free)
+    reached, changed = approach(target, motion, free, target - motion.position)
     assert reached.tobytes() == target.tobytes()
     assert not changed.any()
 
@@ -94,9 +109,11 @@ def test_all_limits_hold_at_once_whatever_is_wanted(
 ) -> None:
     box = limits(-1.0, 1.0, speed, change)
     motion = Motion(np.array([start]), np.zeros(1))
+    before = motion.position
     for target in targets:
         inside = np.clip(np.array([target]), -1.0, 1.0)
-        position, changed = approach(inside, motion, box)
+        position, changed = approach(inside, motion, box, inside - before)
+        before = inside
         step = position - motion.position
         assert -1.0 <= position.item() <= 1.0
         assert abs(step.item()) <= speed + 1e-6
