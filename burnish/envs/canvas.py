@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import mujoco
@@ -33,6 +34,24 @@ class Canvas(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Picture:
+    """What a canvas draws, and how."""
+
+    model: mujoco.MjModel
+    """Compiled model."""
+    width: int
+    """Pixels."""
+    height: int
+    """Pixels."""
+    profile: str
+    """Visual quality."""
+    backend: str
+    """What draws."""
+    option: mujoco.MjvOption
+    """Which groups of geoms and sites are shown."""
+
+
 class NullCanvas:
     """Magenta pictures, which nobody takes for a scene; for runs that need shapes but no content."""
 
@@ -54,17 +73,10 @@ class GlCanvas:
     Whatever was current before is current again afterwards: Gymnasium's renderer, for one, never asks.
     """
 
-    def __init__(
-        self,
-        model: mujoco.MjModel,
-        width: int,
-        height: int,
-        profile: str,
-        backend: str,
-        option: mujoco.MjvOption,
-    ) -> None:
-        context, self._borrow = _gl(backend)
-        self._option = option
+    def __init__(self, picture: Picture) -> None:
+        model, width, height, profile = picture.model, picture.width, picture.height, picture.profile
+        context, self._borrow = _gl(picture.backend)
+        self._option = picture.option
         self._model = model
         self._scene = mujoco.MjvScene(model, maxgeom=2 * (model.ngeom + model.nsite) + 1000)
         self._free_camera = mujoco.MjvCamera()
@@ -112,29 +124,22 @@ class GlCanvas:
 class WarpCanvas:
     """Ray tracing by mujoco-warp on the CPU; needs no OpenGL library."""
 
-    def __init__(
-        self,
-        model: mujoco.MjModel,
-        width: int,
-        height: int,
-        profile: str,
-        backend: str,
-        option: mujoco.MjvOption,
-    ) -> None:
+    def __init__(self, picture: Picture) -> None:
         import warp
 
         warp.config.log_level = max(warp.config.log_level, warp.LOG_ERROR)
         import mujoco_warp
 
         self._warp, self._tracer = warp, mujoco_warp
-        self._size = (width, height)
+        model, profile = picture.model, picture.profile
+        self._size = (picture.width, picture.height)
         self._settings = {
             "cam_res": self._size,
             "render_rgb": True,
             "use_shadows": profile != "fast",
             "samples_per_pixel": 2 if profile == "fidelity" else 1,
             "render_skybox": profile == "fidelity",
-            "enabled_geom_groups": np.flatnonzero(option.geomgroup).tolist(),
+            "enabled_geom_groups": np.flatnonzero(picture.option.geomgroup).tolist(),
         }
         with _tracing:
             # Only the picture comes from here, so settings of the dynamics that warp does not know are put aside.
@@ -142,7 +147,7 @@ class WarpCanvas:
             with warp.ScopedDevice("cpu"):
                 self._model = mujoco_warp.put_model(self._host)
                 self._data = mujoco_warp.make_data(self._host, nworld=1, nconmax=1, njmax=1)
-                self._colour = warp.zeros((1, height, width), dtype=warp.vec3)
+                self._colour = warp.zeros((1, picture.height, picture.width), dtype=warp.vec3)
         self._contexts: dict[int, Any] = {}
 
     def draw(self, data: mujoco.MjData, camera: int | mujoco.MjvCamera) -> Array:

@@ -22,7 +22,7 @@ import mujoco
 
 from burnish.core.errors import ConfigError, EnvError, suggest
 from burnish.core.spec import Array
-from burnish.envs.canvas import BACKEND_VARIABLE, Canvas, GlCanvas, NullCanvas, WarpCanvas
+from burnish.envs.canvas import BACKEND_VARIABLE, Canvas, GlCanvas, NullCanvas, Picture, WarpCanvas
 
 type Profile = Literal["fast", "shadows", "fidelity"]
 type Backend = Literal["auto", "egl", "osmesa", "warp", "null"]
@@ -167,7 +167,7 @@ class Renderer:
         kind: type[GlCanvas | WarpCanvas] = WarpCanvas if self.backend == "warp" else GlCanvas
         try:
             with _making:
-                canvas = kind(self.model, self.width, self.height, self.profile, self.backend, option)
+                canvas = kind(Picture(self.model, self.width, self.height, self.profile, self.backend, option))
             _close_at_exit()
             return canvas
         except EnvError:

@@ -1,6 +1,6 @@
 """The environment that all contact tasks share: frames, sensing, reward terms and figures; tasks plug in below it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
@@ -266,6 +266,50 @@ class ContactEnv:
         for renderer in (self._eyes, self._window):
             if renderer is not None:
                 renderer.close()
+
+
+class ContactConfig(Protocol):
+    """What the configurations of all contact tasks have in common."""
+
+    @property
+    def tool(self) -> Tool:
+        """How the tool moves and senses."""
+        ...
+
+    @property
+    def reward(self) -> Reward:
+        """Weights."""
+        ...
+
+    @property
+    def cameras(self) -> Cameras:
+        """What the cameras see."""
+        ...
+
+    @property
+    def stop_on_success(self) -> bool:
+        """End an episode as soon as it has succeeded."""
+        ...
+
+    @property
+    def robot(self) -> Robot:
+        """What moves the tip."""
+        ...
+
+
+def contact_envs(task: Callable[[], ContactTask], config: ContactConfig, num_envs: int) -> list[ContactEnv]:
+    """Return independent simulations, each with a task of its own."""
+    return [
+        ContactEnv(
+            task(),
+            config.tool,
+            config.reward,
+            config.cameras,
+            stop_on_success=config.stop_on_success,
+            robot=config.robot,
+        )
+        for _ in range(num_envs)
+    ]
 
 
 def make_spec(task: ContactTask, tool: Tool, cameras: Cameras, protocol: Mapping[str, Any]) -> EnvSpec:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from burnish.core.errors import ConfigError
 from burnish.core.spec import Array, MetricSpec
 
 
@@ -46,6 +47,16 @@ class Readings:
         """(T,) bool, in contact with a filtered force inside [low, high] [N]."""
         inside: Array = self.contact & (self.filtered >= low) & (self.filtered <= high)
         return inside
+
+
+def check_force_band(env: str, low: float, high: float, limit: float) -> None:
+    """Refuse a force band that cannot be: low and high are its ends, limit is what must never be reached, all [N].
+
+    Raises:
+        ConfigError: Names the environment and what was found.
+    """
+    if not 0.0 < low < high < limit:
+        raise ConfigError(f"{env} needs 0 < force_low < force_high < force_limit, found {low}, {high}, {limit}.")
 
 
 @dataclass

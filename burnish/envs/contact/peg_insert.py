@@ -9,7 +9,7 @@ import numpy as np
 
 from burnish.core.errors import ConfigError, EnvError
 from burnish.core.spec import Array
-from burnish.envs.contact.environment import Cameras, ContactEnv, Progress, Reward, Robot
+from burnish.envs.contact.environment import Cameras, Progress, Reward, Robot, contact_envs
 from burnish.envs.contact.forces import Readings
 from burnish.envs.contact.scenario import Bias, Scenario, sample_fixture, sample_friction, sample_stiffness
 from burnish.envs.contact.tool import VISUAL, Scene, Slides, Tool
@@ -83,17 +83,7 @@ class Config:
         Raises:
             EnvError: If the compiled hole is not open, or lets the peg through its walls.
         """
-        envs = [
-            ContactEnv(
-                Peg(self),
-                self.tool,
-                self.reward,
-                self.cameras,
-                stop_on_success=self.stop_on_success,
-                robot=self.robot,
-            )
-            for _ in range(num_envs)
-        ]
+        envs = contact_envs(lambda: Peg(self), self, num_envs)
         check_hole_open(
             envs[0].model if self.robot == "tool" else Slides(Peg(self).scene(), self.tool).model, self.clearance
         )

@@ -9,8 +9,8 @@ import numpy as np
 
 from burnish.core.errors import ConfigError
 from burnish.core.spec import Array
-from burnish.envs.contact.environment import Cameras, ContactEnv, Progress, Reward, Robot
-from burnish.envs.contact.forces import Readings
+from burnish.envs.contact.environment import Cameras, Progress, Reward, Robot, contact_envs
+from burnish.envs.contact.forces import Readings, check_force_band
 from burnish.envs.contact.scenario import Bias, Scenario, sample_fixture, sample_friction, sample_stiffness
 from burnish.envs.contact.tool import PROBE_RADIUS, VISUAL, Scene, Tool, ball_tip
 from burnish.envs.single import VectorEnv
@@ -52,11 +52,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuse a band, tolerance or tilt that cannot be."""
-        if not 0.0 < self.force_low < self.force_high < self.force_limit:
-            raise ConfigError(
-                "contact/touch needs 0 < force_low < force_high < force_limit, found "
-                f"{self.force_low}, {self.force_high}, {self.force_limit}."
-            )
+        check_force_band("contact/touch", self.force_low, self.force_high, self.force_limit)
         if self.lateral_tolerance <= 0.0 or self.hold_seconds <= 0.0 or not 0.0 <= self.tilt < 0.3:
             raise ConfigError(
                 "contact/touch needs lateral_tolerance > 0, hold_seconds > 0 and 0 <= tilt < 0.3, found "
@@ -65,19 +61,7 @@ class Config:
 
     def build(self, num_envs: int = 1) -> VectorEnv:
         """Return a vector environment of independent simulations."""
-        return VectorEnv(
-            [
-                ContactEnv(
-                    Touch(self),
-                    self.tool,
-                    self.reward,
-                    self.cameras,
-                    stop_on_success=self.stop_on_success,
-                    robot=self.robot,
-                )
-                for _ in range(num_envs)
-            ]
-        )
+        return VectorEnv(contact_envs(lambda: Touch(self), self, num_envs))
 
 
 class Touch:
