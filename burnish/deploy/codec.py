@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgpack
 import numpy as np
@@ -96,7 +96,7 @@ class _Budget:
 
 def _encode(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
-        _check_dtype(value.dtype.str)
+        check_dtype(value.dtype.str)
     if isinstance(value, np.ndarray):
         return {b"__ndarray__": True, b"data": value.tobytes(), b"dtype": value.dtype.str, b"shape": value.shape}
     if isinstance(value, np.generic):
@@ -108,9 +108,9 @@ def _encode(value: Any) -> Any:
 
 def _decode(value: dict[Any, Any]) -> Any:
     if b"__ndarray__" in value:
-        return _array(value.get(b"data"), value.get(b"dtype"), value.get(b"shape"))
+        return make_array(value.get(b"data"), value.get(b"dtype"), value.get(b"shape"))
     if b"__npgeneric__" in value:
-        dtype = _check_dtype(value.get(b"dtype"))
+        dtype = check_dtype(value.get(b"dtype"))
         try:
             return dtype.type(value.get(b"data"))
         except (TypeError, ValueError, OverflowError) as error:
@@ -120,14 +120,19 @@ def _decode(value: dict[Any, Any]) -> Any:
         if kind in (b"O", b"V", "O", "V"):
             raise ProtocolError("An array holds Python objects or records; only plain numbers and text are accepted.")
         shape = value.get(b"shape") if value[b"nd"] else []
-        array = _array(value.get(b"data"), value.get(b"type"), shape)
+        array = make_array(value.get(b"data"), value.get(b"type"), shape)
         return array if value[b"nd"] else array[()]
     if b"complex" in value:
         raise ProtocolError("The message holds a complex number; only real numbers and text are accepted.")
     return value
 
 
-def _check_dtype(name: Any) -> np.dtype[Any]:
+def check_dtype(name: Any) -> np.dtype[Any]:
+    """Return a dtype of plain numbers or text by its numpy name.
+
+    Raises:
+        ProtocolError: If it is any other, or no dtype.
+    """
     if isinstance(name, bytes):
         name = name.decode("ascii", "replace")
     if not isinstance(name, str) or not _DTYPE.fullmatch(name):
@@ -138,8 +143,19 @@ def _check_dtype(name: Any) -> np.dtype[Any]:
     return np.dtype(name)
 
 
-def _array(data: Any, dtype_name: Any, shape: Any) -> Array:
-    dtype = _check_dtype(dtype_name)
+def make_array(data: Any, dtype_name: Any, shape: Any, *, order: Literal["C", "F"] = "C") -> Array:
+    """Return a read-only array over the bytes that a peer sent.
+
+    Args:
+        data: Its bytes.
+        dtype_name: numpy dtype name.
+        shape: Sizes of its axes.
+        order: Which axis varies fastest: the last ("C") or the first ("F").
+
+    Raises:
+        ProtocolError: If the three do not fit each other, or the dtype is not accepted.
+    """
+    dtype = check_dtype(dtype_name)
     if not isinstance(shape, (list, tuple)) or not all(type(size) is int and size >= 0 for size in shape):
         raise ProtocolError(f"The shape of an array must be a list of sizes >= 0, found {str(shape)[:80]}.")
     if len(shape) > _MAX_DIMENSIONS:
@@ -152,6 +168,6 @@ def _array(data: Any, dtype_name: Any, shape: Any) -> Array:
             f"An array of shape {tuple(shape)} and dtype {dtype.str} needs {expected} bytes, found {len(data)}."
         )
     try:
-        return np.ndarray(tuple(shape), dtype, buffer=data)
+        return np.ndarray(tuple(shape), dtype, buffer=data, order=order)
     except (ValueError, TypeError, OverflowError) as error:
         raise ProtocolError(f"An array of shape {str(shape)[:80]} cannot be read: {error}.") from error

@@ -29,7 +29,6 @@ from burnish.deploy.batching import Batcher, Inferred
 from burnish.deploy.codec import Limits, pack, unpack
 from burnish.deploy.observations import ActingPolicy
 from burnish.deploy.serving import (
-    MAX_REASON,
     Identity,
     address,
     authorised,
@@ -38,6 +37,7 @@ from burnish.deploy.serving import (
     check_tls,
     describe,
     is_loopback,
+    one_line,
     reader_for,
     running,
     serve_forever,
@@ -220,7 +220,7 @@ class Server:
                 raise ProtocolError("Expected a binary msgpack message, received text.")
             observation, warnings = reader.read(unpack(message, self._limits))
             for warning in warnings:
-                _LOG.warning("client %s: %s", _peer(connection), warning)
+                _LOG.warning("client %s: %s", _peer(connection), one_line(warning))
             inferred = await self._infer(observation, generator)
             answer: dict[str, Any] = {
                 "actions": inferred.chunk,
@@ -243,9 +243,10 @@ class Server:
 
 
 async def _refuse(connection: ServerConnection, message: str) -> None:
+    message = one_line(message)
     _LOG.warning("client %s: %s", _peer(connection), message)
     with suppress(ConnectionClosed):
-        await connection.send(message[:MAX_REASON])
+        await connection.send(message)
         await connection.close(1011, "The text message before this says why.")
 
 

@@ -166,6 +166,11 @@ def authorised(header: object, key: str) -> bool:
     return isinstance(header, str) and header.startswith(_HELLO) and same_key(header.removeprefix(_HELLO), key)
 
 
+def one_line(text: str) -> str:
+    """Return a message that is fit for a log and for a peer: one line, printable, not too long."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:MAX_REASON])
+
+
 def check_tls(certificate: str, private_key: str) -> None:
     """Refuse one of the two TLS files without the other.
 
