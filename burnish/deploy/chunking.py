@@ -269,7 +269,8 @@ class ChunkScheduler:
 
     def _action(self, newest: _Plan, index: float, before: float) -> Array:
         if index < -_EPS:  # slowly out of a hold, towards the first action of the chunk
-            first, last = newest.chunk[0], self._last
+            first: Array = newest.chunk[0]
+            last = self._last
             if last is None or self._slow_scales:
                 return first
             share = (index - before) / -before

@@ -1,7 +1,7 @@
 """What the runtime drives: a robot, or an environment that stands in for one; and the clock it is driven by."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -68,7 +68,13 @@ class Sensed:
     observation: Observation
     """N = 1."""
     time: float
-    """When it was captured, on the runtime's clock [s]."""
+    """When it was captured, on the runtime's clock [s]; of several sensors, the oldest."""
+    camera_time: Mapping[str, float] = field(default_factory=dict)
+    """When single pictures were taken, by observation key, on the runtime's clock [s]; may be left out."""
+    action: Array | None = None
+    """(A,) what somebody else than the runtime does now: a human or another controller; None for nobody."""
+    intervention: bool = False
+    """Whether a human has taken over: ``action`` is what he wants, and is sent in place of the policy's."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +88,15 @@ class Outcome:
     """Figures of the run up to now."""
 
 
+type Operator = Callable[[Sensed], Array | None]
+"""A human beside the robot: returns (A,) what he wants it to do now, or None where the policy may go on."""
+
+
 class Robot(Protocol):
-    """A sink of actions with sensors; ``spec`` names its observation, action limits and control rate."""
+    """A sink of actions with sensors; ``spec`` names its observation, action limits and control rate.
+
+    No call should wait for the hardware. One that hangs in real time is answered with ``stop`` from another thread.
+    """
 
     spec: EnvSpec
 
@@ -96,7 +109,11 @@ class Robot(Protocol):
         ...
 
     def stop(self, action: Array) -> None:
-        """Come to rest: the run is over; ``action`` (A,) is what the safety chain holds for safe."""
+        """Come to rest: the run is over; ``action`` (A,) is what the safety chain holds for safe.
+
+        Where nothing was sent, and nothing tells where the robot is, it is zeros: a position-controlled robot then
+        better stays where it is. May be called while another call hangs.
+        """
         ...
 
 

@@ -129,13 +129,17 @@ class SafetyChain:
         self._motion: Motion | None = None
         self._target: Array | None = None
         self._last: Array | None = None
+        self._fresh = True
         self._bad = 0
         self._stop = ""
         self._emergency = False
 
-    @property
-    def at_rest(self) -> bool:
-        """Whether what was sent last is at rest: nothing more has to be braked."""
+    def rearm(self) -> None:
+        """Take the next action for a first one again: a policy begins anew after somebody else moved the robot."""
+        self._fresh = True
+
+    def is_at_rest(self) -> bool:
+        """Return whether what was sent last is at rest: nothing more has to be braked."""
         if self._motion is None:
             return True
         still = self._motion.speed == 0 if self.holds else self._motion.position == self._rest
@@ -160,7 +164,7 @@ class SafetyChain:
         else:
             self._bad = 0
         wanted = self._inside(wanted, found)
-        if self._last is None and not self._begin(wanted, observation, found):
+        if self._fresh and not self._begin(wanted, observation, found):
             return self._end(found, observation)
         if self.config.force_key and not self._bearable(observation, found):
             return self._end(found, observation)
@@ -169,11 +173,15 @@ class SafetyChain:
             self.counts.update(item.kind for item in found)
         return Verdict(sent.copy(), tuple(found), "")
 
-    def stop(self, reason: str, kind: Kind = "runtime", *, emergency: bool = False) -> Verdict:
-        """Stop for a reason from outside, for example a stale observation; the verdict's action begins to brake."""
+    def halt(self, reason: str, kind: Kind = "runtime", *, emergency: bool = False) -> None:
+        """Let nothing pass any more, for a reason from outside, for example a stale observation; counted once."""
         if not self._stop:
             self._stop, self._emergency = reason, emergency
             self.counts[kind] += 1
+
+    def stop(self, reason: str, kind: Kind = "runtime", *, emergency: bool = False) -> Verdict:
+        """Halt, and return the first action of braking."""
+        self.halt(reason, kind, emergency=emergency)
         return Verdict(self.brake(), (Intervention(kind, reason),), self._stop, self._emergency)
 
     def brake(self, observation: Mapping[str, Any] | None = None) -> Array:
@@ -186,6 +194,7 @@ class SafetyChain:
         else:
             position, _ = approach(self._rest, self._motion, self._limits, 0.0)
             self._motion = Motion(position, position - self._motion.position)
+        self._target = None
         self._last = self._motion.position.astype(np.float32)
         return self._last.copy()
 
@@ -260,8 +269,9 @@ class SafetyChain:
             message = f"the position in '{self.config.position_key}' is not finite; the run is refused"
             found.append(Intervention("not_finite", message))
             return False
+        self._fresh = False
         if self._first is not None:
-            distance = np.abs(action - (np.zeros_like(action) if here is None else here))
+            distance = np.abs(action - (self.resting_action() if here is None else here))
             entry = int(np.argmax(distance / self._first))
             if distance[entry] > self._first[entry]:
                 message = (
@@ -270,7 +280,7 @@ class SafetyChain:
                 )
                 found.append(Intervention("first_action", message, entry))
                 return False
-        if here is not None or not self.holds:
+        if self._motion is None and (here is not None or not self.holds):
             start = self._rest if here is None else np.clip(here.astype(float), self._limits.low, self._limits.high)
             self._motion = Motion(start, np.zeros(start.shape))
         return True

@@ -155,7 +155,7 @@ def test_velocities_begin_at_rest() -> None:
     assert values == pytest.approx([0.1, 0.2, 0.25])
     down = [safety.stop("operator").action.item(), *(safety.brake().item() for _ in range(3))]
     assert down == pytest.approx([0.15, 0.05, 0.0, 0.0])
-    assert safety.at_rest
+    assert safety.is_at_rest()
 
 
 def test_a_stop_brakes_within_the_acceleration_limit_and_a_force_does_not_wait() -> None:
@@ -167,7 +167,7 @@ def test_a_stop_brakes_within_the_acceleration_limit_and_a_force_does_not_wait()
         verdict = safety.apply(np.array([6.0]), at(force, 0, 0, 0)) if force else safety.stop("left", "deadman")
         assert verdict.emergency is bool(force)
         assert [verdict.action.item(), *(safety.brake().item() for _ in range(2))] == wanted
-        assert safety.at_rest
+        assert safety.is_at_rest()
     assert safety.counts["force"] == 1
 
 
@@ -241,10 +241,10 @@ def test_whatever_comes_what_is_sent_is_finite_and_within_all_limits_at_once(
     if acceleration is not None:
         assert (np.abs(np.diff(sent, n=2, axis=0)) <= acceleration * DT**2 + rounding).all()
     for _ in range(2000):
-        if safety.at_rest:
+        if safety.is_at_rest():
             break
         safety.stop("the end")
-    assert safety.at_rest
+    assert safety.is_at_rest()
 
 
 @pytest.mark.parametrize(
