@@ -42,9 +42,12 @@ from burnish.deploy.serving import (
     describe,
     one_line,
     reader_for,
+    serve_forever,
     tls_context,
 )
 from burnish.deploy.unpickling import Limits
+
+__all__ = ["Config", "Server", "serve_forever"]
 
 _LOG = logging.getLogger(__name__)
 _SERVICE = "transport.AsyncInference"
@@ -55,7 +58,7 @@ _KEEPALIVE_MS = 10_000
 _STOP_GRACE_S = 0.5
 _QUIET_S = 3.0
 """A robot of which nothing is heard for so long may have lost its connection, and come back over another."""
-_FORGET_S = 60.0
+_FORGET_S = 10.0
 """A robot of which nothing is heard for so long makes place for another."""
 
 
