@@ -8,6 +8,7 @@ from burnish.core.seeding import stream
 from burnish.core.spec import ArraySpec, EnvSpec
 from burnish.core.step import ActionSample
 from burnish.policies.act import Config
+from tests.unit.policies.divergence import check_divergence, perturb
 
 VECTORS = {
     "observation.state": ArraySpec((5,)),
@@ -47,15 +48,6 @@ def observe(env_spec, batch=5, seed=0):
 
 def make(env_spec=STATE_ENV, seed=0, statistics=None, **changes):
     return Config(**{**SMALL, **changes}).build(env_spec, generator=stream(seed), statistics=statistics)
-
-
-def perturb(policy, amount=0.05):
-    with torch.no_grad():
-        for i, parameter in enumerate(policy.parameters()):
-            if parameter.requires_grad:
-                noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(i))
-                parameter.add_(amount * noise)
-    return policy
 
 
 @pytest.fixture(scope="module")
@@ -113,22 +105,8 @@ def test_camera_mean_is_that_of_the_stock_network(cameras):
         torch.testing.assert_close(cameras._mean(observation), cameras.stock.model(batch)[0], rtol=1e-4, atol=1e-4)
 
 
-def gradient_norm(policy, loss):
-    policy.zero_grad()
-    loss.mean().backward()
-    return sum(float(p.grad.norm()) for p in policy.parameter_groups()["actor"] if p.grad is not None)
-
-
 def test_divergence_is_zero_at_the_reference_and_grows_away_from_it():
-    policy, observation = make(), observe(STATE_ENV)
-    reference = policy.clone()
-    sample, executed = policy.act(observation, generator=stream(1)), np.array([1, 2, 3, 4, 4])
-    at_rest = policy.divergence(observation, sample, reference, executed)
-    assert torch.equal(at_rest, torch.zeros(5))
-    assert gradient_norm(policy, at_rest) == 0
-    moved = perturb(policy).divergence(observation, sample, reference, executed)
-    assert (moved > 0).all()
-    assert gradient_norm(policy, moved) > 1e-3
+    check_divergence(make(), observe(STATE_ENV))
 
 
 def test_dropout_is_never_applied():

@@ -10,6 +10,7 @@ from burnish.core.seeding import stream
 from burnish.core.spec import ArraySpec, EnvSpec
 from burnish.core.step import ActionSample
 from burnish.policies.mlp import Config
+from tests.unit.policies.divergence import check_divergence, perturb
 
 ENV = EnvSpec(
     id="test",
@@ -39,13 +40,6 @@ def observe(batch=5, seed=0):
 
 def make(config=CONFIG, seed=0, **changes):
     return config.build(ENV, generator=stream(seed), **changes)
-
-
-def perturb(policy, amount=0.05):
-    with torch.no_grad():
-        for i, parameter in enumerate(policy.parameters()):
-            parameter.add_(amount * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(i)))
-    return policy
 
 
 def test_it_keeps_the_contracts():
@@ -103,22 +97,8 @@ def test_imitation_counts_executed_steps_only():
     np.testing.assert_allclose(loss.detach(), 0.5 / 4, atol=1e-6)
 
 
-def gradient_norm(policy, loss):
-    policy.zero_grad()
-    loss.mean().backward()
-    return sum(float(p.grad.norm()) for p in policy.parameter_groups()["actor"] if p.grad is not None)
-
-
 def test_divergence_is_zero_at_the_reference_and_grows_away_from_it():
-    policy, observation = make(), observe()
-    reference = policy.clone()
-    sample, executed = policy.act(observation, generator=stream(1)), np.array([1, 2, 3, 4, 4])
-    at_rest = policy.divergence(observation, sample, reference, executed)
-    assert torch.equal(at_rest, torch.zeros(5))
-    assert gradient_norm(policy, at_rest) == 0
-    moved = perturb(policy).divergence(observation, sample, reference, executed)
-    assert (moved > 0).all()
-    assert gradient_norm(policy, moved) > 1e-3
+    check_divergence(make(), observe())
 
 
 def test_divergence_compares_actions_not_normalised_numbers():
