@@ -26,12 +26,12 @@ class Options:
 
     seeds: int = 5
     """Training seeds of the main result."""
-    ablation_seeds: int = 5
+    ablation_seeds: int = 3
     """Training seeds of each ablation."""
     episodes: int = 100
     """Paired evaluation episodes of each seed."""
-    iterations: int = 100
-    """Iterations of each training."""
+    ablation_iterations: int = 80
+    """Iterations of each training of an ablation, and of the recipe that they are compared with."""
     demonstrations: int = 60
     """Recorded episodes of each task."""
     parallel: int = 2
@@ -46,17 +46,43 @@ class Options:
     """Write the page from what is there."""
 
 
-TASK_OPTIONS: dict[str, tuple[str, ...]] = {"contour": (), "touch": (), "peg_insert": ()}
-"""Options on top of the recipe, by task."""
+@dataclass(frozen=True)
+class Plan:
+    """What differs between tasks."""
+
+    iterations: int
+    """Iterations of each training."""
+    record: tuple[str, ...] = ()
+    """Options of the recording."""
+    train: tuple[str, ...] = ()
+    """Options on top of the recipe."""
+
+
+PLANS = {
+    "contour": Plan(300),
+    "touch": Plan(150),
+    "peg_insert": Plan(
+        100,
+        record=("--teacher.program", "closed_loop"),
+        train=(
+            *("--policy.init-std", "0.1", "--behaviour-prior.coefficient", "0.0005"),
+            *("--numbers.learning-rate.actor", "3e-4", "--numbers.learning-rate.critic", "1e-3"),
+        ),
+    ),
+}
 ABLATIONS: dict[str, tuple[tuple[str, ...], str]] = {
+    "reference": ((), "the recipe, as long as the ablations"),
     "sparse": (("--env.reward.sparse", "True"), "sparse reward, with the behaviour prior"),
     "sparse_no_prior": (
         ("--env.reward.sparse", "True", "--behaviour-prior.coefficient", "0"),
         "sparse reward, without the behaviour prior",
     ),
     "step_level": (
-        ("--clipped-ratio.granularity", "action", "--numbers.replan-steps", "1"),
-        "PPO on single steps: one action executed per decision",
+        (
+            *("--clipped-ratio.granularity", "action", "--numbers.replan-steps", "1"),
+            *("--numbers.rollout-chunks", "192", "--numbers.minibatch-size", "2048"),
+        ),
+        "PPO on single steps: one action per decision, as many steps and updates",
     ),
     "discount_per_chunk": (("--gae.discount-per-chunk", "True"), "gamma once per chunk instead of gamma^k"),
 }
@@ -74,7 +100,7 @@ def jobs_of(options: Options) -> list[Job]:
     if options.ablations and "contour" in options.tasks:
         for seed in range(options.ablation_seeds):
             for name, (extra, _) in ABLATIONS.items():
-                jobs += _train_jobs(options, "contour", f"{name}-seed{seed}", seed, extra)
+                jobs += _train_jobs(options, "contour", f"{name}-seed{seed}", seed, extra, options.ablation_iterations)
     return jobs
 
 
@@ -83,6 +109,7 @@ def _base_jobs(options: Options, task: str) -> list[Job]:
     demonstrations, base = folder / "demonstrations", folder / "base"
     count = str(options.demonstrations)
     record = ("record", "--env", env, "--teacher", "contact", "--tasks", "nominal", "--episodes", count)
+    record = (*record, *PLANS[task].record)
     pretrain = ("train", "pretrain", "--env", env, "--policy", "act", "--dataset", str(demonstrations / "dataset"))
     numbers = ("--numbers.steps", "2500", "--numbers.minibatch-size", "128")
     return [
@@ -102,16 +129,20 @@ def _evaluate(options: Options) -> tuple[str, ...]:
     return (*EVALUATE, "--episodes", str(options.episodes))
 
 
-def _train_jobs(options: Options, task: str, name: str, seed: int, extra: Sequence[str]) -> list[Job]:
+def _train_jobs(
+    options: Options, task: str, name: str, seed: int, extra: Sequence[str], iterations: int = 0
+) -> list[Job]:
     recipe = ("train", "pac_act", "--env", f"contact/{task}", "--checkpoint", str(options.folder / task / "base"))
-    arguments = (*recipe, "--numbers.seed", str(seed), *TASK_OPTIONS[task], *extra)
+    arguments = (*recipe, "--numbers.seed", str(seed), *PLANS[task].train, *extra)
     run, base = options.folder / task / name, f"{task}-base-eval"
-    return training_jobs(f"{task}-{name}", run, arguments, options.iterations, _evaluate(options), base)
+    return training_jobs(
+        f"{task}-{name}", run, arguments, iterations or PLANS[task].iterations, _evaluate(options), base
+    )
 
 
 def command_of(options: Options) -> str:
     """Return the command line that repeats the experiment."""
-    numbers = ("seeds", "ablation_seeds", "episodes", "iterations", "demonstrations")
+    numbers = ("seeds", "ablation_seeds", "episodes", "ablation_iterations", "demonstrations")
     changed = [f"--{name.replace('_', '-')} {getattr(options, name)}" for name in numbers]
     return " ".join([COMMAND, *changed, *([] if options.ablations else ["--no-ablations"])])
 

@@ -35,13 +35,17 @@ class Config:
     """Speed in free space [m/s]."""
     slide_speed: float = 0.04
     """Speed along the contour [m/s]."""
+    centre_speed: float = 0.015
+    """Speed sideways over a hole [m/s]."""
+    insert_speed: float = 0.008
+    """Speed inside a hole [m/s]."""
 
     def __post_init__(self) -> None:
         """Refuse an empty chunk and a speed that never arrives."""
-        if self.chunk_steps < 1 or self.approach_speed <= 0.0 or self.slide_speed <= 0.0:
+        speeds = (self.approach_speed, self.slide_speed, self.centre_speed, self.insert_speed)
+        if self.chunk_steps < 1 or min(speeds) <= 0.0:
             raise ConfigError(
-                "teacher 'contact' needs chunk_steps >= 1 and positive speeds, found "
-                f"{self.chunk_steps}, {self.approach_speed}, {self.slide_speed}."
+                f"teacher 'contact' needs chunk_steps >= 1 and positive speeds, found {self.chunk_steps}, {speeds}."
             )
 
     def build(self, env_spec: EnvSpec) -> "Expert":
@@ -183,9 +187,9 @@ def _roll(situation: _Situation, point: Array, steps: int) -> tuple[Array, Array
     return np.stack(points), np.stack(commands)
 
 
-def _approach(situation: _Situation, gap: Array) -> Array:
+def _approach(situation: _Situation, gap: Array, fastest: Array | None = None) -> Array:
     """Return (N,) how far to close a gap (N,) in one control step: fast, then slower towards the surface."""
-    speed = np.clip(6.0 * gap, 0.004, situation.config.approach_speed)
+    speed = np.clip(6.0 * gap, 0.004, situation.config.approach_speed if fastest is None else fastest)
     closed: Array = np.minimum(speed * situation.dt, np.maximum(gap, 0.0))
     return closed
 
@@ -251,13 +255,14 @@ def _peg_insert(situation: _Situation, point: Array) -> tuple[Array, Array]:
     inside = point[:, 2] < 0.0
     touching = point[:, 2] - bottom < 0.0002
     _press(situation, touching)
-    step = np.minimum(config.approach_speed * dt, away) / np.maximum(away, 1e-9)
+    step = np.minimum(config.centre_speed * dt, away) / np.maximum(away, 1e-9)
     after[:, :2] = point[:, :2] * (1.0 - step)[:, None]
     after[:, 3] = _towards(point[:, 3], np.zeros(len(point)), 0.2 * dt)
     target = np.where(inside, bottom, -0.001)  # mouth first: the chamfer is entered slowly
     stay_above = np.where(inside, 0.0, np.clip(away - 0.0002, 0.0, 0.004))
     gap = np.maximum(point[:, 2] - target - stay_above, 0.0)
-    after[:, 2] = np.where(touching, bottom, point[:, 2] - _approach(situation, gap))
+    fastest = np.where(inside, config.insert_speed, config.approach_speed)
+    after[:, 2] = np.where(touching, bottom, point[:, 2] - _approach(situation, gap, fastest))
     command = after.copy()
     command[:, 2] -= np.where(touching, situation.depth, 0.0)
     return after, command

@@ -36,7 +36,7 @@ class Config:
     """The environment."""
     policy: Component = act.Config(
         extra_state_keys=("observation.wrench",),
-        extra_scale=(0.2,),
+        extra_scale=(0.1,),
         critic_keys=("privileged.bias", "privileged.contact"),
         init_std=0.05,
         noise_correlation=0.9,
@@ -50,13 +50,13 @@ class Config:
     """Worker processes; 0 runs in this process."""
     sampler: Uniform = Uniform(tasks=("shift", "wide"))
     """Which Starts run."""
-    behaviour_prior: BehaviourPrior = BehaviourPrior(coefficient=0.002, limit=20.0)
+    behaviour_prior: BehaviourPrior = BehaviourPrior(coefficient=0.001, limit=20.0)
     """Penalty in the reward for leaving the pretrained policy; beta2 = 2.0 in the paper."""
     gae: Gae = Gae(gae_lambda=0.8)
     """Advantages over chunks."""
     advantage_normalisation: AdvantageNormalisation = AdvantageNormalisation()
     """Scale of advantages."""
-    clipped_ratio: ClippedRatio = ClippedRatio(clip_low=0.3, clip_high=0.3)
+    clipped_ratio: ClippedRatio = ClippedRatio(clip_low=0.4, clip_high=0.4)
     """The surrogate."""
     divergence: Divergence = Divergence(to="previous", coefficient=0.01)
     """KL to the policy before the update; beta1 = 3.0 in the paper."""
@@ -64,15 +64,16 @@ class Config:
     """The critic."""
     entropy: Entropy = Entropy(coefficient=0.0)
     """Entropy bonus."""
-    kl_target: KlTarget = KlTarget(metric="clipped_ratio/clipped", target=0.3)
+    kl_target: KlTarget = KlTarget(metric="clipped_ratio/clipped", target=0.4, highest=1.0)
     """Learning rate by the size of updates: the share of clipped ratios, which no single far-off decision can rule."""
-    early_stop: EarlyStop = EarlyStop(metric="clipped_ratio/clipped", limit=0.5)
+    early_stop: EarlyStop = EarlyStop(metric="clipped_ratio/clipped", limit=0.6)
     """End of an update that moves too far."""
     numbers: TrainNumbers = TrainNumbers(
-        iterations=100,
+        iterations=200,
         rollout_chunks=24,
         epochs=5,
-        learning_rate={"actor": 5e-5, "critic": 1e-3},
+        learning_rate={"actor": 1e-4, "critic": 1e-3},
+        learning_rate_schedule="linear",
         checkpoint_every=20,
     )
     """Numbers of the loop."""

@@ -28,7 +28,7 @@ class Reward:
     """Paid once, when the task is first done."""
     progress: float = 1.0
     """Weight of the change of the task's potential, which rises from 0 to 1."""
-    force_penalty: float = 0.02
+    force_penalty: float = 0.15
     """Weight per control step of max(0, F - threshold) / threshold, at most 2, averaged over readings."""
     force_threshold: float = 30.0
     """Filtered force above which the penalty starts [N]."""
@@ -336,7 +336,7 @@ def make_spec(task: ContactTask, tool: Tool, cameras: Cameras, protocol: Mapping
             unit="N,N,N,Nm,Nm,Nm",
             frame="tool",
             names=("fx", "fy", "fz", "tx", "ty", "tz"),
-            scale=(20.0, 20.0, 20.0, 0.2, 0.2, 0.2),
+            scale=(20.0, 20.0, 20.0, 0.04, 0.04, 0.04),
         ),
         "privileged.bias": ArraySpec(
             (4,), unit="m,m,m,rad", frame=frame, names=("dx", "dy", "dz", "dyaw"), scale=(0.003, 0.003, 0.003, 0.01)

@@ -31,6 +31,10 @@ def _lateral() -> Bias:
     return Bias(tail=0.003)
 
 
+def _compliant() -> Tool:
+    return Tool(stiffness=5000.0)
+
+
 @dataclass(frozen=True)
 class Config:
     """Insert an 8 mm peg."""
@@ -57,8 +61,8 @@ class Config:
     """What moves the tip: a Cartesian tool, which is fast, or a 7-DoF arm under Cartesian impedance control."""
     bias: Bias = field(default_factory=_lateral)
     """Error of the estimated fixture pose; the wide range lies across the hole's axis."""
-    tool: Tool = field(default_factory=Tool)
-    """Motion, sensing and contact parameters."""
+    tool: Tool = field(default_factory=_compliant)
+    """Motion, sensing and contact parameters; softer than on a contour, as tools for insertion are."""
     reward: Reward = field(default_factory=Reward)
     """Weights of the reward."""
     cameras: Cameras = field(default_factory=Cameras)
@@ -160,7 +164,7 @@ class Peg:
     yaw = True
     low: tuple[float, ...] = (-0.02, -0.02, -0.02, -0.3)
     high: tuple[float, ...] = (0.02, 0.02, 0.03, 0.3)
-    scale: tuple[float, ...] = (0.016, 0.016, 0.006, 0.1)
+    scale: tuple[float, ...] = (0.024, 0.024, 0.012, 0.1)
     geometry_name = "clearance"
     geometry_unit = "m"
 
@@ -201,7 +205,7 @@ class Peg:
         return Scenario(
             fixture=sample_fixture(generator),
             offset=offset,
-            start=HOME + spread * (0.006, 0.006, 0.004, 0.08),
+            start=HOME + spread * (0.01, 0.01, 0.004, 0.08),
             friction=sample_friction(generator, task),
             stiffness_scale=sample_stiffness(generator, task),
             geometry=config.clearance / 2.0 if task == "geometry" else config.clearance,
@@ -243,12 +247,12 @@ class Peg:
     def _progress(self, tcp: Array) -> Progress:
         lateral = float(np.hypot(tcp[0], tcp[1]))
         nearness = 1.0 - min(max(float(tcp[2]), 0.0) / 0.02, 1.0)
-        centring = 1.0 - min(lateral / 0.006, 1.0)
+        centring = 1.0 - min(lateral / 0.004, 1.0)
         inside = lateral < 2.0 * CHAMFER
         depth = min(max(-float(tcp[2]) / (DEPTH - self._config.depth_tolerance), 0.0), 1.0) if inside else 0.0
         self._deepest = max(self._deepest, depth)
         return Progress(
-            potential=0.1 * nearness + 0.3 * centring + 0.6 * depth,
+            potential=0.1 * nearness + 0.4 * centring + 0.5 * depth,
             done=self._held >= self._needed_steps,
             coverage=self._deepest,
         )
