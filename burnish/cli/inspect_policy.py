@@ -25,7 +25,7 @@ from burnish.deploy.remote import RemotePolicy
 _STATE_PREFIX = "observation."
 
 
-class BurnishPolicy(PolicyBase):  # type: ignore[misc]
+class BurnishPolicy(PolicyBase):
     """Answers with the chunks of a checkpoint, an exported folder, or a policy server."""
 
     def __init__(
@@ -82,8 +82,8 @@ class BurnishPolicy(PolicyBase):  # type: ignore[misc]
         message: dict[str, Any] = {TASK_KEY: observation.instruction or ""}
         for name, item in observation.state.items():
             message[self._keys.get(name, name)] = np.asarray(item, np.float32)
-        for name, item in observation.images.items():
-            message[self._cameras.get(name, name)] = item
+        for name, picture in observation.images.items():
+            message[self._cameras.get(name, name)] = picture
         read, warnings = self._reader.read(message)
         generator = stream(self._seed, "inspect", self._decisions)
         self._decisions += 1
@@ -108,7 +108,7 @@ def _state_name(key: str) -> str:
     return key.removeprefix(_STATE_PREFIX)
 
 
-def _box(spec: ArraySpec, control_mode: str, frame: str) -> Any:
+def _box(spec: ArraySpec, control_mode: Any, frame: Any) -> Box:
     low, high = spec.bounds()
     bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
     try:
@@ -118,7 +118,7 @@ def _box(spec: ArraySpec, control_mode: str, frame: str) -> Any:
         raise ConfigError(f"inspect-robots refuses the action space: {error}.") from error
 
 
-def _observation_space(spec: PolicySpec) -> Any:
+def _observation_space(spec: PolicySpec) -> ObservationSpace:
     cameras = tuple(
         CameraSpec(key.removeprefix(IMAGE_PREFIX), item.shape[0], item.shape[1])
         for key, item in spec.observation.items()

@@ -42,8 +42,8 @@ class Common:
     dry_run: bool = False
     """Compute, check and log everything, and send nothing."""
     shadow: str = ""
-    """Only ask the policy, and compare it with who drives: another checkpoint or exported folder, or "operator" when
-    that is a person or another controller (nothing is sent then)."""
+    """Only ask the policy, and compare it with who drives: another checkpoint or exported folder, or "operator" for a
+    person or another controller at a robot (nothing is sent then)."""
     remote: RemoteConfig = field(default_factory=RemoteConfig)
     """With --remote URL: how the server is reached."""
 
@@ -96,6 +96,8 @@ def _simulate(path: Path | None, url: str | None, arguments: list[str]) -> int:
     chosen, rest = choose_components(arguments, {"env": None}, required=("env",))
     options = parse(with_components(EnvOptions, chosen), rest, prog="burnish deploy CHECKPOINT --env ID")
     check_formats(options.log_formats)
+    if options.shadow == OPERATOR:
+        raise ConfigError("An environment has no operator; name a checkpoint that drives: --shadow CHECKPOINT.")
     env = options.env.build(1)
     with ExitStack() as stack:
         stack.callback(env.close)
@@ -154,8 +156,10 @@ class _Session:
         if options.shadow and options.shadow != OPERATOR:
             self._driver = load_acting(Path(options.shadow), acting.env_config)
         runtime = with_replan(options.runtime, self._driver.replan_steps)
-        if options.dry_run or options.shadow == OPERATOR:
+        if options.dry_run:
             runtime = replace(runtime, dry_run=True)
+        if options.shadow == OPERATOR:
+            runtime = replace(runtime, shadow=True)
         self._runtime = runtime
         check_fit(replace(acting.policy.spec, critic_observation={}), spec)
 

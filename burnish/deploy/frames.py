@@ -27,7 +27,7 @@ FOLDER = "frames"
 MAX_WAITING = 128
 """Frames that may wait for a slow disk; what comes on top is left out and counted."""
 _SPEC, _END = "spec.json", "end.json"
-_ACTION, _REWARD = "answer.action", "answer.reward"
+_ACTION, _REWARD, _HUMAN = "answer.action", "answer.reward", "answer.intervention"
 
 
 class RecordingRobot:
@@ -66,10 +66,15 @@ class RecordingRobot:
         return self._sensed
 
     def send(self, action: Array) -> Outcome:
-        """Pass an action (A,) on and keep it with the observation before it."""
-        seen = self._sensed.observation if self._sensed is not None else {}
+        """Pass an action (A,) on, and keep it with the observation before it; braking sees nothing and is not kept."""
+        sensed, self._sensed = self._sensed, None
+        if sensed is None:
+            self._outcome = self._robot.send(action)
+            return self._outcome
+        seen = sensed.observation
         arrays = {key: np.array(seen[key][0]) for key in self._keys if key in seen}
         self._outcome = self._robot.send(action)
+        arrays[_HUMAN] = np.array(sensed.intervention)
         arrays[_ACTION] = np.array(action, np.float32)
         arrays[_REWARD] = np.array(self._outcome.reward, np.float32)
         self._waiting = [future for future in self._waiting if not _finished(future)]
@@ -151,7 +156,7 @@ def read_episode(directory: Path) -> tuple[Episode | None, str]:
 
 
 def _episode(spec: EnvSpec, start: Start, rows: list[dict[str, Array]], end: Mapping[str, Any]) -> Episode:
-    keys = [key for key in rows[0] if key not in (_ACTION, _REWARD, TASK_KEY)]
+    keys = [key for key in rows[0] if key not in (_ACTION, _REWARD, _HUMAN, TASK_KEY)]
     return Episode(
         env_id=spec.id,
         start=start,
@@ -165,7 +170,7 @@ def _episode(spec: EnvSpec, start: Start, rows: list[dict[str, Array]], end: Map
         terminated=bool(end.get("terminated")),
         truncated=bool(end.get("truncated")),
         metrics={name: float(figure) for name, figure in end.get("metrics", {}).items()},
-        info={},
+        info={"intervention": [int(n) for n in np.flatnonzero([row[_HUMAN] for row in rows])]},
     )
 
 

@@ -156,9 +156,9 @@ def test_dry_run_sends_nothing_and_shadow_compares(
     env = ("--env", "point_mass")
     assert burnish("deploy", finished, *env, "--dry-run", "--out", tmp_path / "dry") == 0
     assert all("reward" not in row for row in read_ticks(tmp_path / "dry" / "000")[1])
-    assert burnish("deploy", finished, *env, "--shadow", "operator", "--out", tmp_path / "operator") == 0
-    assert all("reward" not in row for row in read_ticks(tmp_path / "operator" / "000")[1])
     capsys.readouterr()
+    assert burnish("deploy", finished, *env, "--shadow", "operator", "--out", tmp_path / "operator") == 2
+    assert "has no operator" in capsys.readouterr().err
     assert burnish("deploy", exported, *env, "--shadow", finished, "--out", tmp_path / "shadow") == 0
     printed = capsys.readouterr().out
     assert "answers compared" in printed

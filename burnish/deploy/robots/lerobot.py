@@ -115,7 +115,8 @@ class LeRobotRobot:
     def observe(self) -> Sensed:
         """Read motors and cameras."""
         begin = self._clock.now()
-        return Sensed(self.wiring.observation(self._device.get_observation()), begin)
+        readings = self._device.get_observation()
+        return Sensed(self.wiring.observation(readings), begin, action=self.wiring.actual(readings))
 
     def send(self, action: Array) -> Outcome:
         """Send one action (A,)."""

@@ -172,14 +172,19 @@ class Ros2Robot:
         config = self._config
         with self._arrival:
             newest = dict(self._newest)
-        now = time.monotonic()
+        now, moment = time.monotonic(), self._clock.now()
         readings: dict[str, Any] = joint_readings(newest[config.joint_topic].value)
         oldest = self._age(newest[config.joint_topic], now)
-        for name in self.wiring.cameras:
+        camera_time: dict[str, float] = {}
+        for key, name in self.wiring.cameras.items():
             message = newest[self._cameras[name]]
             readings[name] = picture(message.value, name)
-            oldest = max(oldest, self._age(message, now))
-        return Sensed(self.wiring.observation(readings), self._clock.now() - oldest)
+            age = self._age(message, now)
+            camera_time[key] = moment - age
+            oldest = max(oldest, age)
+        return Sensed(
+            self.wiring.observation(readings), moment - oldest, camera_time, action=self.wiring.actual(readings)
+        )
 
     def send(self, action: Array) -> Outcome:
         """Publish one action (A,)."""

@@ -96,9 +96,9 @@ class Wiring:
         return self._commands
 
     @property
-    def cameras(self) -> tuple[str, ...]:
-        """Names of the cameras that are read."""
-        return tuple(self._pictures.values())
+    def cameras(self) -> dict[str, str]:
+        """Observation key of each picture to the camera that it comes from."""
+        return dict(self._pictures)
 
     @property
     def readings(self) -> tuple[str, ...]:
@@ -129,6 +129,17 @@ class Wiring:
             observation[key] = self._sized(name, np.asarray(self._reading(readings, name)), self._spec[key].shape)[None]
         observation[TASK_KEY] = [self.task]
         return observation
+
+    def actual(self, readings: Mapping[str, Any]) -> Array | None:
+        """Return (A,) where what is commanded is now, in the action's entries; None where that is not read.
+
+        Under position control this is what was done to the robot, by whoever drives it, but for the lag of its motors.
+        """
+        if not all(name in readings for name in self._commands):
+            return None
+        values = np.array([float(readings[name]) for name in self._commands])
+        actual: Array = (values * self._command_factor).astype(np.float32)
+        return actual
 
     def command(self, action: Array) -> dict[str, float]:
         """Return the robot's commands for an action (A,)."""

@@ -16,8 +16,8 @@ from burnish.core.errors import ConfigError
 from burnish.core.spec import IMAGE_PREFIX, EnvSpec
 from burnish.envs.registration import gymnasium_id
 
-STATE = "observation.state"
-AGENT_POS, PIXELS = "agent_pos", "pixels"
+STATE, ENVIRONMENT_STATE = "observation.state", "observation.environment_state"
+AGENT_POS, PIXELS, ENVIRONMENT = "agent_pos", "pixels", "environment_state"
 
 
 @EnvConfig.register_subclass("burnish")
@@ -27,8 +27,8 @@ class BurnishEnv(EnvConfig):
 
     task: str | None = "contact/contour"
     """burnish id."""
-    config: str = "{}"
-    """JSON of fields of the environment's Config."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """Fields of the environment's Config."""
     split: str = ""
     """Split of tasks; "" for all."""
     state_keys: list[str] = field(default_factory=lambda: [STATE])
@@ -38,7 +38,7 @@ class BurnishEnv(EnvConfig):
 
     def __post_init__(self) -> None:
         """Describe observation and action, from the environment's own spec."""
-        spec = describe(str(self.task), self.config)
+        spec = describe(str(self.task), json.dumps(self.config))
         self.fps = max(1, round(1.0 / spec.control_dt))
         wrong = [key for key in self.state_keys if key not in spec.public_observation]
         if wrong or not self.state_keys:
@@ -52,6 +52,9 @@ class BurnishEnv(EnvConfig):
             AGENT_POS: PolicyFeature(FeatureType.STATE, (size,)),
         }
         self.features_map = {"action": "action", AGENT_POS: STATE}
+        if ENVIRONMENT_STATE in spec.public_observation:
+            self.features[ENVIRONMENT] = PolicyFeature(FeatureType.ENV, spec.observation[ENVIRONMENT_STATE].shape)
+            self.features_map[ENVIRONMENT] = ENVIRONMENT_STATE
         for key in spec.image_keys:
             name = f"{PIXELS}/{key.removeprefix(IMAGE_PREFIX)}"
             self.features[name] = PolicyFeature(FeatureType.VISUAL, spec.observation[key].shape)
@@ -70,13 +73,13 @@ class BurnishEnv(EnvConfig):
     @property
     def gym_kwargs(self) -> dict[str, Any]:
         """Return what ``gymnasium.make`` is given."""
-        return {"render_mode": self.render_mode, "split": self.split, **json.loads(self.config)}
+        return {"render_mode": self.render_mode, "split": self.split, **self.config}
 
     def create_envs(
         self, n_envs: int, use_async_envs: bool = False
     ) -> dict[str, dict[int, "gymnasium.vector.VectorEnv[Any, Any, Any]"]]:
         """Return {"burnish": {0: vector environment}}."""
-        task, split, config, keys = str(self.task), self.split, json.loads(self.config), tuple(self.state_keys)
+        task, split, config, keys = str(self.task), self.split, dict(self.config), tuple(self.state_keys)
 
         def make() -> "gymnasium.Env[Any, Any]":
             registry.register_envs()  # here, because it also runs in spawned workers
@@ -96,25 +99,27 @@ class BurnishEnv(EnvConfig):
 
 
 class JoinedState(gymnasium.ObservationWrapper[dict[str, Any], Any, dict[str, Any]]):
-    """Leaves LeRobot with ``agent_pos`` and ``pixels``; what it would not know is joined to the state, or left out."""
+    """Leaves LeRobot with the entries that it knows; all others are joined to the state, or left out."""
 
     def __init__(self, env: "gymnasium.Env[dict[str, Any], Any]", keys: tuple[str, ...]) -> None:
         """Wrap ``env``; ``keys`` are burnish's."""
         super().__init__(env)
-        self._names = [AGENT_POS if key == STATE else key.removeprefix("observation.").replace(".", "_") for key in keys]
+        self._names = [
+            AGENT_POS if key == STATE else key.removeprefix("observation.").replace(".", "_") for key in keys
+        ]
         spaces = env.observation_space
         assert isinstance(spaces, gymnasium.spaces.Dict)
         low = np.concatenate([spaces[name].low for name in self._names])
         high = np.concatenate([spaces[name].high for name in self._names])
         kept = {AGENT_POS: gymnasium.spaces.Box(low, high, dtype=np.float32)}
-        if PIXELS in spaces.spaces:
-            kept[PIXELS] = spaces[PIXELS]
+        self._kept = [name for name in (PIXELS, ENVIRONMENT) if name in spaces.spaces]
+        kept |= {name: spaces[name] for name in self._kept}
         self.observation_space = gymnasium.spaces.Dict(kept)
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
         """Return the entries that LeRobot knows."""
         joined = {AGENT_POS: np.concatenate([observation[name] for name in self._names])}
-        return joined | ({PIXELS: observation[PIXELS]} if PIXELS in observation else {})
+        return joined | {name: observation[name] for name in self._kept}
 
 
 @lru_cache(maxsize=8)
