@@ -153,7 +153,7 @@ class DeadmanWatch:
             return True
         if self._deadman.confirmed():
             self._confirmed = now
-        return self._confirmed is not None and now - self._confirmed <= self._timeout_s
+        return self._confirmed is not None and now - self._confirmed <= self._timeout_s + 1e-9
 
     def close(self) -> None:
         """Let go of the switch."""
