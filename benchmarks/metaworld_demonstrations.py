@@ -14,6 +14,7 @@ import tyro
 from burnish.core.spec import Array, Observation
 from burnish.envs.gymnasium import STATE_KEY, Config
 
+ENVIRONMENT_KEY = "observation.environment_state"
 TASK = "Insert the peg into the hole in the side of the box."
 ENV = Config(
     env_id="metaworld_success:Meta-World/MT1-success",
@@ -21,7 +22,9 @@ ENV = Config(
     task=TASK,
     max_episode_steps=200,
     end_on_success=True,
+    keys=(("", STATE_KEY), ("", ENVIRONMENT_KEY)),
 )
+"""The one vector that Meta-World observes is shown under both keys that ACT reads."""
 
 
 @dataclass(frozen=True)

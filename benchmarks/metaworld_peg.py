@@ -8,53 +8,31 @@ done is skipped, so the same command goes on after it was stopped. It writes doc
 """
 
 import os
-import sys
-from dataclasses import dataclass, replace
+import shlex
 from pathlib import Path
 
-import tyro
-from jobs import Job, cpu_hours, evaluation_job, run_jobs, training_jobs
+from experiment import ROOT, Options, Page, main
+from jobs import Job, evaluation_job, training_jobs
 from metaworld_demonstrations import ENV, TASK
-from result_pages import Group, cost_of, figure_table, read_group, seed_table, seeds_missing
+from result_pages import Group, figure_table
 
-from burnish.evaluation.results import ResultFile, git_commit, metric_results, versions
+from burnish.evaluation.results import metric_results
 
-ROOT = Path(__file__).parent.parent
-NAME = "metaworld_peg"
 ENV_OPTIONS = (
     *("--env", "gymnasium", "--env.env-id", ENV.env_id),
     *("--env.kwargs", *(str(item) for pair in ENV.kwargs for item in pair)),
     *("--env.task", ENV.task, "--env.max-episode-steps", str(ENV.max_episode_steps)),
     *("--env.end-on-success", str(ENV.end_on_success)),
+    *("--env.keys", *(item for pair in ENV.keys for item in pair)),
 )
-POLICY = ("--policy", "mlp", "--policy.hidden", "128", "128")
-PRETRAIN_STEPS = 2000
+POLICY = ("--policy", "act")
+PRETRAIN = ("--numbers.steps", "1500", "--numbers.minibatch-size", "128")
 RECIPE = (
-    *("--sampler.tasks", TASK, "--policy.init-std", "0.1"),
-    *("--numbers.rollout-chunks", "25", "--numbers.warmup-iterations", "5"),
-    *("--numbers.learning-rate", "actor", "1e-4", "critic", "1e-3"),
+    *("--sampler.tasks", TASK),
+    *("--policy.extra-state-keys", "--policy.extra-scale", "--policy.critic-keys"),
+    *("--policy.init-std", "0.15", "--gae.gae-lambda", "0.95", "--numbers.warmup-iterations", "3"),
 )
-"""Options on top of the recipe pac_act."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """Run or go on with the experiment, then write docs/results/metaworld_peg."""
-
-    seeds: int = 3
-    """Training seeds."""
-    episodes: int = 100
-    """Paired evaluation episodes of each seed."""
-    iterations: int = 60
-    """Iterations of each post-training."""
-    demonstrations: int = 20
-    """Episodes that the scripted policy runs; those that succeed are imitated."""
-    parallel: int = 1
-    """Commands run at once."""
-    folder: Path = Path("runs/metaworld_peg")
-    """Where everything is kept."""
-    report_only: bool = False
-    """Write the page from what is there."""
+"""Options on top of the recipe pac_act; three of them say that there is no force sensor and nothing privileged here."""
 
 
 def jobs_of(options: Options) -> list[Job]:
@@ -73,8 +51,8 @@ def jobs_of(options: Options) -> list[Job]:
         ),
         Job(
             "base",
-            (*pretrain, "--numbers.steps", str(PRETRAIN_STEPS)),
-            base / f"checkpoints/{PRETRAIN_STEPS:06d}/burnish.json",
+            (*pretrain, *PRETRAIN),
+            base / f"checkpoints/{int(PRETRAIN[1]):06d}/burnish.json",
             after=("record",),
             folder=base,
         ),
@@ -95,65 +73,33 @@ def demonstrated(options: Options) -> tuple[int, int]:
     return len(summaries), sum(item.success for item in summaries)
 
 
-def write_page(options: Options, group: Group, command: str) -> Path:
-    """Write the page and its JSON; returns the page."""
+def describe(options: Options, group: Group) -> Page:
+    """Return what the page says."""
     comparison = group.comparison
     ran, succeeded = demonstrated(options)
-    notes = [
-        *seeds_missing([group], options.seeds),
-        (
-            "How it was made",
-            "Nothing inside `burnish/` knows Meta-World. `burnish/envs/gymnasium.py` makes it from its id; "
-            "`examples/metaworld_success.py` registers that id, with a reward of 1 at the step at which Meta-World's "
-            f"own flag tells success. An episode ends there, or after {ENV.max_episode_steps} steps.\n\n"
-            f"1. Meta-World's scripted policy ran {ran} episodes; the {succeeded} that succeeded are the "
-            "demonstrations, a LeRobotDataset.\n"
-            f"2. `burnish train pretrain` imitated them for {PRETRAIN_STEPS} steps; so few leave the base imperfect on "
-            "purpose.\n"
-            f"3. `burnish train pac_act` post-trained the base with these options:\n\n"
-            f"   ```sh\n   burnish train pac_act {_shell((*ENV_OPTIONS, *POLICY, *RECIPE))}\n   ```\n\n"
-            "4. `burnish eval` ran the same episodes before and after; no training episode has their seeds.",
-        ),
-        ("Paired by episode", seed_table(group)),
-        ("All figures", figure_table(comparison, ("success", "return"))),
-        *([("What to mind", "\n".join(f"- {text}" for text in comparison.warnings))] if comparison.warnings else []),
-    ]
-    page = ResultFile(
-        name=NAME,
-        title="Meta-World's peg insertion, post-trained from its own scripted policy's demonstrations",
-        command=command,
-        commit=git_commit(ROOT),
-        seeds=list(range(len(group.after))),
-        protocol=group.before.protocol,
-        cost=replace(cost_of([group]), cpu_hours=cpu_hours(options.folder / "logs")),
-        metrics=metric_results(comparison, NAME, {}),
-        versions=versions(("burnish", "metaworld", "mujoco", "torch", "lerobot", "gymnasium", "numpy", "scipy")),
-        notes=notes,
+    made = (
+        "Nothing inside `burnish/` knows Meta-World. `burnish/envs/gymnasium.py` makes it from its id; "
+        "`examples/metaworld_success.py` registers that id, with a reward of 1 at the step at which Meta-World's own "
+        f"flag tells success. An episode ends there, or after {ENV.max_episode_steps} steps.\n\n"
+        f"1. Meta-World's scripted policy ran {ran} episodes; the {succeeded} that succeeded are the demonstrations, a "
+        "LeRobotDataset.\n"
+        f"2. `burnish train pretrain --policy act {' '.join(PRETRAIN)}` imitated them; so few demonstrations leave the "
+        "base imperfect, on purpose.\n"
+        "3. `burnish train pac_act` post-trained the base with these options:\n\n"
+        f"   ```sh\n   burnish train pac_act {shlex.join((*ENV_OPTIONS, *POLICY, *RECIPE))}\n   ```\n\n"
+        "4. `burnish eval` ran the same episodes before and after; no training episode has their seeds."
     )
-    return page.write(ROOT / "docs/results")[0]
-
-
-def _shell(arguments: tuple[str, ...]) -> str:
-    import shlex
-
-    return shlex.join(arguments)
-
-
-def main() -> None:
-    """Run what is missing, then write the page."""
-    options = tyro.cli(Options)
-    examples = str(ROOT / "examples")
-    sys.path.append(examples)
-    if not options.report_only:
-        path = os.pathsep.join(filter(None, (examples, os.environ.get("PYTHONPATH", ""))))
-        run_jobs(jobs_of(options), options.folder / "logs", options.parallel, {"PYTHONPATH": path})
-    group = read_group(options.folder, NAME)
-    if group is None:
-        raise SystemExit(f"No training seed below {options.folder} is finished and evaluated.")
-    names = ("seeds", "episodes", "iterations", "demonstrations")
-    command = " ".join([f"uv run python benchmarks/{NAME}.py", *(f"--{n} {getattr(options, n)}" for n in names)])
-    print(f"wrote {write_page(options, group, command)}")
+    return Page(
+        title="Meta-World's peg insertion, post-trained from demonstrations of its own scripted policy",
+        made=made,
+        metrics=metric_results(comparison, "metaworld_peg", {}),
+        notes=[("All figures", figure_table(comparison, ("success", "return")))],
+        packages=("burnish", "metaworld", "mujoco", "torch", "lerobot", "gymnasium", "numpy", "scipy"),
+    )
 
 
 if __name__ == "__main__":
-    main()
+    examples = str(ROOT / "examples")
+    path = os.pathsep.join(filter(None, (examples, os.environ.get("PYTHONPATH", ""))))
+    defaults = Options(Path("runs/metaworld_peg"), iterations=60, demonstrations=20)
+    main("metaworld_peg", "metaworld_peg", defaults, jobs_of, describe, {"PYTHONPATH": path})

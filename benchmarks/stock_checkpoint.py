@@ -8,21 +8,18 @@ is skipped, so the same command goes on after it was stopped. It writes docs/res
 """
 
 import sys
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import tyro
-from jobs import Job, cpu_hours, evaluation_job, run_jobs, training_jobs
-from result_pages import Group, cost_of, figure_table, read_group, seed_table, seeds_missing
+from experiment import Options, Page, main
+from jobs import Job, evaluation_job, training_jobs
+from result_pages import Group, figure_table
 
-from burnish.evaluation.results import MetricResult, ResultFile, git_commit, metric_results
+from burnish.evaluation.results import MetricResult, metric_results
 
-ROOT = Path(__file__).parent.parent
-NAME = "stock_checkpoint"
 ENV = ("--env", "contact/contour")
 EVALUATE = ("--tasks", "shift", "--videos", "0")
-STEPS = 2500
+STEPS, BATCH = 2500, 32
 """Of lerobot-train."""
 ARCHITECTURE = ("chunk_size=8", "n_action_steps=8", "dim_model=64", "n_heads=4", "dim_feedforward=256")
 LAYERS = ("n_encoder_layers=1", "n_decoder_layers=1", "use_vae=false", "optimizer_lr=5e-4")
@@ -32,26 +29,6 @@ FRAMES = 512
 """Recorded observations on which actions are compared."""
 LIMIT = 1e-5
 """Largest difference of actions [m] that counts as the same."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """Run or go on with the experiment, then write docs/results/stock_checkpoint."""
-
-    seeds: int = 3
-    """Training seeds."""
-    episodes: int = 100
-    """Paired evaluation episodes of each seed."""
-    iterations: int = 120
-    """Iterations of each post-training."""
-    demonstrations: int = 60
-    """Recorded episodes."""
-    parallel: int = 1
-    """Commands run at once."""
-    folder: Path = Path("runs/stock_checkpoint")
-    """Where everything is kept."""
-    report_only: bool = False
-    """Write the page from what is there."""
 
 
 def dataset_of(options: Options) -> Path:
@@ -71,7 +48,7 @@ def lerobot_arguments(options: Options) -> tuple[str, ...]:
         "--dataset.repo_id=burnish/dataset",
         f"--dataset.root={dataset_of(options)}",
         *(f"--policy.{item}" for item in policy),
-        *("--wandb.enable=false", "--batch_size=128", f"--steps={STEPS}", f"--save_freq={STEPS}"),
+        *("--wandb.enable=false", f"--batch_size={BATCH}", f"--steps={STEPS}", f"--save_freq={STEPS}"),
         *("--num_workers=0", "--seed=0", f"--output_dir={options.folder / 'lerobot'}"),
     )
 
@@ -164,71 +141,38 @@ def largest_differences(options: Options, group: Group) -> tuple[float, dict[str
     return float(before), after
 
 
-def write_page(options: Options, group: Group, command: str) -> Path:
-    """Write the page and its JSON; returns the page."""
+def describe(options: Options, group: Group) -> Page:
+    """Return what the page says."""
     comparison = group.comparison
     before, after = largest_differences(options, group)
-    worst = max(after.values())
     seeds = "\n".join(f"- {name}: {difference:.1e} m" for name, difference in after.items())
-    notes = [
-        *seeds_missing([group], options.seeds),
-        (
-            "How it was made",
-            "1. `burnish record` wrote demonstrations of the scripted expert, on nominal workpieces, as a "
-            "LeRobotDataset.\n"
-            f"2. Stock lerobot trained its own ACT on it:\n\n"
-            f"   ```sh\n   lerobot-train {' '.join(lerobot_arguments(options))}\n   ```\n\n"
-            "   lerobot lists `observation.wrench` as an input of that policy, because the dataset has it, but its ACT "
-            "reads `observation.state` and `observation.environment_state` only: the base does not feel the force.\n"
-            f"3. `burnish train pac_act {' '.join(ENV)} --policy.path {stock_of(options)}` post-trained it, with the "
-            "recipe's numbers. The wrench is appended to the state there, with weights of zero at the start.\n"
-            "4. `burnish eval` ran the same episodes before and after, on workpieces whose pose is misjudged (task "
-            "`shift`). The base is the folder of step 2 put into a burnish checkpoint by a step of learning rate 0.",
-        ),
-        ("Paired by episode", seed_table(group)),
-        ("All figures", figure_table(comparison, FIGURES)),
-        (
-            "Back in stock lerobot",
-            f"lerobot's `ACTPolicy.from_pretrained` and its processors load the folder `policy/` of each checkpoint. "
-            f"On {FRAMES} recorded states with a wrench drawn at random, the largest difference of its actions to "
-            f"those of burnish is:\n\n- before, lerobot's own folder: {before:.1e} m\n{seeds}\n\n"
-            f"At most {LIMIT:.0e} m was asked for. Actions are steps of up to some millimetres.",
-        ),
-        *([("What to mind", "\n".join(f"- {text}" for text in comparison.warnings))] if comparison.warnings else []),
-    ]
-    metrics = metric_results(comparison, "contour", {}, ("success", "coverage", "share_above_60N", "peak_force"))
-    metrics["stock_action_difference.contour"] = MetricResult(before, worst, (None, None), LIMIT, "m", "lower")
-    page = ResultFile(
-        name=NAME,
-        title="An ACT of stock lerobot-train, post-trained and loaded back",
-        command=command,
-        commit=git_commit(ROOT),
-        seeds=list(range(len(group.after))),
-        protocol=group.before.protocol,
-        cost=replace(cost_of([group]), cpu_hours=cpu_hours(options.folder / "logs")),
-        metrics=metrics,
-        notes=notes,
+    made = (
+        "1. `burnish record` wrote demonstrations of the scripted expert, on nominal workpieces, as a LeRobotDataset.\n"
+        "2. Stock lerobot trained its own ACT on it:\n\n"
+        f"   ```sh\n   lerobot-train {' '.join(lerobot_arguments(options))}\n   ```\n\n"
+        "   lerobot lists `observation.wrench` as an input of that policy, because the dataset has it, but its ACT "
+        "reads `observation.state` and `observation.environment_state` only: the base does not feel the force.\n"
+        f"3. `burnish train pac_act {' '.join(ENV)} --policy.path {stock_of(options)}` post-trained it, with the "
+        "recipe's numbers. The wrench is appended to the state there, with weights of zero at the start.\n"
+        "4. `burnish eval` ran the same episodes before and after, on workpieces whose pose is misjudged (task "
+        "`shift`). The base is the folder of step 2, put into a burnish checkpoint by a step of learning rate 0."
     )
-    return page.write(ROOT / "docs/results")[0]
-
-
-def command_of(options: Options) -> str:
-    """Return the command line that repeats the experiment."""
-    names = ("seeds", "episodes", "iterations", "demonstrations")
-    numbers = [f"--{name} {getattr(options, name)}" for name in names]
-    return " ".join([f"uv run python benchmarks/{NAME}.py", *numbers])
-
-
-def main() -> None:
-    """Run what is missing, then write the page."""
-    options = tyro.cli(Options)
-    if not options.report_only:
-        run_jobs(jobs_of(options), options.folder / "logs", options.parallel)
-    group = read_group(options.folder, "contour")
-    if group is None:
-        raise SystemExit(f"No training seed below {options.folder} is finished and evaluated.")
-    print(f"wrote {write_page(options, group, command_of(options))}")
+    back = (
+        "lerobot's `ACTPolicy.from_pretrained` and its processors load the folder `policy/` of each checkpoint. On "
+        f"{FRAMES} recorded states with a wrench drawn at random, the largest difference of its actions to those of "
+        f"burnish is:\n\n- before, lerobot's own folder: {before:.1e} m\n{seeds}\n\n"
+        f"At most {LIMIT:.0e} m was asked for. Actions are steps of up to some millimetres."
+    )
+    metrics = metric_results(comparison, "contour", {}, ("success", "coverage", "share_above_60N", "peak_force"))
+    worst = MetricResult(before, max(after.values()), (None, None), LIMIT, "m", "lower")
+    return Page(
+        title="An ACT of stock lerobot-train, post-trained and loaded back",
+        made=made,
+        metrics={**metrics, "stock_action_difference.contour": worst},
+        notes=[("All figures", figure_table(comparison, FIGURES)), ("Back in stock lerobot", back)],
+    )
 
 
 if __name__ == "__main__":
-    main()
+    defaults = Options(Path("runs/stock_checkpoint"), iterations=120)
+    main("stock_checkpoint", "contour", defaults, jobs_of, describe)
