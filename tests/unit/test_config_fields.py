@@ -7,20 +7,24 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "burnish"
 
 
-def fields(tree: ast.Module) -> Iterator[tuple[str, str]]:
+def fields(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
     """Yield (class, field) of every frozen dataclass whose fields all have defaults: those that options fill in."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ClassDef) and any("frozen=True" in ast.unparse(item) for item in node.decorator_list):
-            own = [item for item in node.body if isinstance(item, ast.AnnAssign) and "ClassVar" not in ast.dump(item)]
+            own = [
+                item
+                for item in node.body
+                if isinstance(item, ast.AnnAssign) and "ClassVar" not in ast.unparse(item.annotation)
+            ]
             if all(item.value is not None for item in own):
                 yield from ((node.name, ast.unparse(item.target)) for item in own)
 
 
-def reads(tree: ast.Module) -> set[str]:
+def reads(nodes: list[ast.AST]) -> set[str]:
     """Return attributes that are read, and names in tables of names; refusing a bad value is no use of it."""
-    checks = [node for node in ast.walk(tree) if getattr(node, "name", "") == "__post_init__"]
+    checks = [node for node in nodes if getattr(node, "name", "") == "__post_init__"]
     ignored = {id(part) for check in checks for part in ast.walk(check)}
-    nodes = [node for node in ast.walk(tree) if id(node) not in ignored]
+    nodes = [node for node in nodes if id(node) not in ignored]
     attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
     tables = (
         child for node in nodes for child in ast.iter_child_nodes(node) if isinstance(node, (ast.Tuple, ast.Dict))
@@ -32,14 +36,14 @@ def reads(tree: ast.Module) -> set[str]:
 
 def unread(sources: Mapping[str, str]) -> list[str]:
     """Return fields that no module of their own top-level package reads; sources maps paths below burnish to text."""
-    trees = {path: ast.parse(text) for path, text in sources.items()}
+    trees = {path: list(ast.walk(ast.parse(text))) for path, text in sources.items()}
     found: dict[str, set[str]] = {}
-    for path, tree in trees.items():
-        found.setdefault(path.split("/")[0], set()).update(reads(tree))
+    for path, nodes in trees.items():
+        found.setdefault(path.split("/")[0], set()).update(reads(nodes))
     return [
         f"{path}: {name}.{field}"
-        for path, tree in trees.items()
-        for name, field in fields(tree)
+        for path, nodes in trees.items()
+        for name, field in fields(nodes)
         if field not in found[path.split("/")[0]]
     ]
 
