@@ -233,7 +233,7 @@ def test_the_torque_shows_on_which_side_of_the_peg_the_hole_is():
     torque = []
     for x in (0.002, -0.002):
         env.reset([Start("shift", 0, 0)])
-        above, pressed = np.array([x, 0, 0.004, 0]), np.array([x, 0, -0.0015, 0])
+        above, pressed = np.array([x, 0, 0.004, 0]), np.array([x, 0, -0.004, 0])
         observation = env.step(np.array([[above] * 30 + [pressed] * 10], np.float32)).observation
         assert observation["observation.wrench"][0, 2] > 10.0
         torque.append(observation["observation.wrench"][0, 4])
