@@ -25,7 +25,7 @@ from burnish.evaluation.compare import compare as compare_results
 from burnish.evaluation.result import EvaluationResult
 from burnish.evaluation.statistics import Estimate
 
-ENV = "contact/contour"
+ENV = "contact/touch"
 NAME = "demo"
 """Name of both evaluations."""
 STATE = "demo.json"
@@ -38,8 +38,8 @@ REQUESTS = 20
 class Options:
     """Show the main job end to end: demonstrations, a pretrained policy, reinforcement learning, proof, deployment.
 
-    A tool follows the contour of a workpiece in contact. Each stage prints the burnish command that it is, keeps what
-    it made below --out, and is skipped when it is done; an interrupted demo goes on where it stopped.
+    A probe touches a point of a metal plate and holds a force there. Each stage prints the burnish command that it is,
+    keeps what it made below --out, and is skipped when it is done; an interrupted demo goes on where it stopped.
     """
 
     out: Path = Path("runs/demo")
@@ -50,7 +50,7 @@ class Options:
     """Episodes that the expert demonstrates."""
     pretrain_steps: int = 2500
     """Gradient steps of imitation."""
-    iterations: int = 45
+    iterations: int = 60
     """Rollouts and updates of reinforcement learning."""
     episodes: int = 100
     """Episodes of each evaluation."""
@@ -118,7 +118,7 @@ def _stages(options: Options) -> list[Stage]:
     return [
         Stage(
             "Record demonstrations",
-            "A scripted expert, which knows exactly where the workpiece is, follows its contour with a steady force.\n"
+            "A scripted expert, which knows exactly where the plate is, brings a probe to it and holds a force there.\n"
             "The episodes become a LeRobotDataset, the format that stock lerobot trains on.",
             lambda: _call(
                 "record",
@@ -131,7 +131,7 @@ def _stages(options: Options) -> list[Stage]:
         Stage(
             "Pretrain",
             "An action-chunking transformer (lerobot's ACT, state only) learns to imitate the expert. It reads where\n"
-            "the workpiece is believed to be and does not feel forces: it works as long as the estimate is right.",
+            "the plate is believed to be and does not feel forces: it works as long as the estimate is right.",
             lambda: _train(
                 "pretrain",
                 base,
@@ -143,7 +143,7 @@ def _stages(options: Options) -> list[Stage]:
         ),
         Stage(
             "Evaluate the pretrained policy",
-            "In deployment the estimate is often wrong by millimetres: too high and the tool misses the surface, too\n"
+            "In deployment the estimate is often wrong by millimetres: too high and the probe misses the surface, too\n"
             f"low and it presses too hard. {options.episodes} fixed episodes of that kind say how good the policy is.",
             lambda: _call("eval", [str(base), *evaluation]),
         ),
@@ -151,12 +151,12 @@ def _stages(options: Options) -> list[Stage]:
             "Post-train by reinforcement learning",
             "PAC-ACT: the policy gets the wrist force as a further input, ignored at first, and improves by its own\n"
             "experience: PPO over whole action chunks, held near what it was pretrained to do. The critic also sees\n"
-            "where the workpiece really is, which only a simulator can tell; the policy never does.",
+            "where the plate really is, which only a simulator can tell; the policy never does.",
             lambda: _train(
                 "pac_act",
                 better,
                 [
-                    *("--checkpoint", str(base)),
+                    *("--env", ENV, "--checkpoint", str(base)),
                     *(("--num_envs", str(options.num_envs)) if options.num_envs else ()),
                     *("--numbers.iterations", str(options.iterations), "--numbers.seed", str(options.seed)),
                 ],
@@ -279,7 +279,7 @@ def _sum_up(options: Options, seconds: dict[str, float], elapsed: float) -> None
     say(f"\nReport: [bold]{report.resolve()}[/]" + (" (with videos)" if films else " (without videos)"))
     say(f"Checkpoint: {out / 'better'}; its policy folder is a stock lerobot folder.")
     say(f"This call took {elapsed / 60:.1f} minutes.")
-    say(f"Next: train longer, burnish train pac_act --checkpoint {out / 'base'} --numbers.iterations 150")
+    say(f"Next: train longer, burnish train pac_act --env {ENV} --checkpoint {out / 'base'} --numbers.iterations 150")
 
 
 def verdict(comparison: Comparison) -> list[str]:
