@@ -1,6 +1,7 @@
 """An environment and an expert that others wrote, through the Gymnasium adapter."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,4 +42,26 @@ def test_scripted_expert_inserts_the_peg(monkeypatch):
     step = env.step(np.zeros((2, 501, 4), np.float32))
     assert step.executed.tolist() == [500] * 2
     assert step.truncated.all()
+    env.close()
+
+
+def test_success_alone_is_rewarded_and_ends_the_episode(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, str(EXAMPLES)])
+    config = replace(CONFIG, env_id="metaworld_success:Meta-World/MT1-success", end_on_success=True)
+    env = config.build(1)
+    from metaworld.policies import SawyerPegInsertionSideV3Policy
+
+    expert = SawyerPegInsertionSideV3Policy()
+    observation = env.reset([Start(CONFIG.task, 0, 2)])
+    reward = []
+    for _ in range(CONFIG.max_episode_steps):
+        action = expert.get_action(observation[STATE_KEY][0].astype(np.float64))
+        step = env.step(action[None, None].astype(np.float32))
+        observation = step.observation
+        reward.append(float(step.reward[0, 0]))
+        if step.done.any():
+            break
+    assert step.terminated.tolist() == [True]
+    assert step.metrics["success"].tolist() == [1.0]
+    assert reward == [0.0] * (len(reward) - 1) + [1.0]
     env.close()
