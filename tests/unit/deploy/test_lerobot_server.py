@@ -29,14 +29,15 @@ IDENTITY = Identity(control_dt=0.05, env_id="toy", fingerprint="abc", replan_ste
 class Robot:
     """What lerobot's client does, without lerobot."""
 
-    def __init__(self, server: Server, key: str = "", channel: Any = None) -> None:
+    def __init__(self, server: Server | str, key: str = "", channel: Any = None) -> None:
+        where = server if isinstance(server, str) else server.url.partition("//")[2]
         alone = [("grpc.use_local_subchannel_pool", 1)]  # robots are processes of their own; channels of one share
-        self.channel = channel or grpc.insecure_channel(server.url.partition("//")[2], alone)
+        self.channel = channel or grpc.insecure_channel(where, alone)
         self._metadata = [("authorization", f"Api-Key {key}")] if key else []
 
     def call(self, method: str, request: bytes = b"") -> bytes:
         answer: bytes = self.channel.unary_unary(f"/transport.AsyncInference/{method}")(
-            request, metadata=self._metadata, timeout=20
+            request, metadata=self._metadata, timeout=60
         )
         return answer
 
