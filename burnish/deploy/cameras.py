@@ -75,6 +75,11 @@ class CameraWatch:
         """Forget all pictures."""
         self._seen: dict[str, _Seen] = {}
 
+    @property
+    def needs_position(self) -> bool:
+        """Whether frozen pictures are looked for, so that it matters where the robot is."""
+        return bool(self._keys and self._frozen_ticks)
+
     def problem(self, sensed: Sensed, now: float, position: Array) -> str:
         """Return why the run must stop, or "".
 

@@ -279,9 +279,9 @@ class ChunkScheduler:
         tick = newest.begin + index
         if self.config.ensemble_decay is None or len(self._plans) == 1:
             return newest.at(tick)
-        rows = [plan.at(tick) for plan in self._plans if plan.covers(tick)]
+        rows = np.array([plan.at(tick) for plan in self._plans if plan.covers(tick)])
         weight = np.exp(-self.config.ensemble_decay * np.arange(len(rows)))
-        mean: Array = np.average(rows, axis=0, weights=weight).astype(np.float32)
+        mean: Array = (weight @ rows / weight.sum()).astype(np.float32)
         return mean
 
     def _blend(self, chunk: Array, begin: float, first: int) -> None:

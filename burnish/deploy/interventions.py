@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from burnish.core.spec import Array
-from burnish.deploy.limits import Limits, Motion, stopping_speed
+from burnish.deploy.limits import Limits, Motion
 
 type Kind = Literal[
     "not_finite",
@@ -54,41 +54,35 @@ def slowed(
     reached: Array,
     motion: Motion,
     limits: Limits,
-    changed: Array,
+    target_speed: Array,
     control_dt: float,
     name: Callable[[int], str],
-) -> list[Intervention]:
-    """Say which limit slowed which entry the most, at most once per limit.
+) -> Intervention:
+    """Say which limit slowed the entry that was slowed down the most.
 
     Args:
         target: (A,) what was wanted.
         reached: (A,) what became of it.
         motion: Before.
         limits: What holds, per tick.
-        changed: (A,) bool, entries that differ.
+        target_speed: (A,) change of what was wanted.
         control_dt: Seconds per tick.
         name: Names an entry.
     """
-    want = target - motion.position
-    fast = changed & (np.abs(want) > limits.speed)
-    left = np.where(want > 0, limits.high - motion.position, motion.position - limits.low)
-    braking = changed & ~fast & (np.abs(want) > stopping_speed(left, limits.acceleration))
-    found = []
-    kinds: tuple[tuple[Kind, Array], ...] = (
-        ("rate", fast),
-        ("acceleration", changed & ~fast & ~braking),
-        ("braking", braking),
-    )
-    for kind, where in kinds:
-        if not where.any():
-            continue
-        entry = int(np.argmax(np.where(where, np.abs(target - reached), -1.0)))
-        text = {
-            "rate": f"changes by {want[entry]:.4g} within {control_dt:.4g} s; the limit is "
-            f"{limits.speed[entry] / control_dt:.4g} per second",
-            "acceleration": f"changes by {want[entry]:.4g} at {motion.speed[entry] / control_dt:.4g} per second, which "
-            f"needs more than the limit of {limits.acceleration[entry] / control_dt**2:.4g} per second^2",
-            "braking": "could not stop before its limit",
-        }[kind]
-        found.append(Intervention(kind, f"action entry {name(entry)} {text}; slowed down", entry))
-    return found
+    entry = int(np.abs(target - reached).argmax())
+    before, speed, change = (float(item[entry]) for item in (motion.position, motion.speed, target_speed))
+    rate, acceleration = float(limits.speed[entry]), float(limits.acceleration[entry])
+    want = float(target[entry]) - before
+    kind: Kind
+    if abs(want) > rate:
+        kind = "rate"
+        text = f"changes by {want:.4g} within {control_dt:.4g} s; the limit is {rate / control_dt:.4g} per second"
+    elif max(abs(want - speed), abs(want - change)) > acceleration:
+        kind = "acceleration"
+        text = (
+            f"changes by {want:.4g} at {speed / control_dt:.4g} per second, which needs more than the limit of "
+            f"{acceleration / control_dt**2:.4g} per second^2"
+        )
+    else:
+        kind, text = "braking", "could not stop before its limit"
+    return Intervention(kind, f"action entry {name(entry)} {text}; slowed down", entry)

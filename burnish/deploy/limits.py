@@ -10,7 +10,7 @@ it: one tick of braking leads from (v, D) to (v - a, D - v), where the same ineq
 acceleration limits never contradict each other, whatever is wanted, as long as the first position is inside.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -31,10 +31,10 @@ def stopping_speed(distance: Array | float, deceleration: Array | float) -> Arra
         distance: D >= 0, what may still be covered, the next tick included.
         deceleration: a > 0, change of speed per tick.
     """
-    far = np.minimum(distance, _ENDLESS)
+    far: Array = np.minimum(distance, _ENDLESS)
     step = np.minimum(deceleration, _ENDLESS)
-    ticks = np.floor((np.sqrt(1.0 + 8.0 * far / step) - 1.0) / 2.0)
-    speed: Array = far / (ticks + 1.0) + step * ticks / 2.0
+    ticks = np.floor((np.sqrt(far * (8.0 / step) + 1.0) - 1.0) * 0.5)
+    speed: Array = far / (ticks + 1.0) + step * (0.5 * ticks)
     return speed
 
 
@@ -50,6 +50,18 @@ class Limits:
     """(A,) largest change of position; infinite for none."""
     acceleration: Array
     """(A,) largest change of that change; infinite for none."""
+    inner_low: Array = field(init=False)
+    """(A,) from here up, even the largest speed stops before ``low``."""
+    inner_high: Array = field(init=False)
+    """(A,) from here down, even the largest speed stops before ``high``."""
+
+    def __post_init__(self) -> None:
+        """Compute the inner limits."""
+        step, speed = np.minimum(self.acceleration, _ENDLESS), np.minimum(self.speed, _ENDLESS)
+        ticks = np.floor(speed / step)
+        way = ticks * speed - step * ticks * (ticks + 1.0) / 2.0  # after the tick at that speed
+        object.__setattr__(self, "inner_low", self.low + way)
+        object.__setattr__(self, "inner_high", self.high - way)
 
 
 @dataclass(frozen=True)
@@ -64,11 +76,17 @@ class Motion:
 
 def speed_range(motion: Motion, limits: Limits) -> tuple[Array, Array]:
     """Return the lowest and highest speed (A,) of the next tick from which all limits can be kept for ever."""
-    up = np.minimum(limits.speed, motion.speed + limits.acceleration)
-    up = np.minimum(up, stopping_speed(limits.high - motion.position, limits.acceleration))
-    down = np.maximum(-limits.speed, motion.speed - limits.acceleration)
-    down = np.maximum(down, -stopping_speed(motion.position - limits.low, limits.acceleration))
+    down, up, _ = _speeds(motion, limits, np.zeros_like(motion.position))
     return down, up
+
+
+def _speeds(motion: Motion, limits: Limits, distance: Array) -> tuple[Array, Array, Array]:
+    """Return :func:`speed_range` and the largest speed that stops within a further distance (A,)."""
+    ways = np.array((limits.high - motion.position, motion.position - limits.low, distance))
+    above, below, ahead = stopping_speed(ways, limits.acceleration)
+    up = np.minimum(np.minimum(limits.speed, motion.speed + limits.acceleration), above)
+    down = np.maximum(np.maximum(-limits.speed, motion.speed - limits.acceleration), -below)
+    return down, up, ahead
 
 
 def approach(target: Array, motion: Motion, limits: Limits, target_speed: Array | float) -> tuple[Array, Array]:
@@ -84,17 +102,28 @@ def approach(target: Array, motion: Motion, limits: Limits, target_speed: Array 
         limits: What holds.
         target_speed: (A,) change of the target in this tick, to which the motion is led; 0 for one that stands still.
     """
-    down, up = speed_range(motion, limits)
     want = target - motion.position
     ahead = want - target_speed
+    if _is_free(target, want, ahead, motion, limits):
+        return target, np.zeros(target.shape, bool)
+    behind = np.abs(ahead)
+    down, up, catching_up = _speeds(motion, limits, behind)
     slack = _ROUNDING * np.abs(target)
-    changed = (want < down - slack) | (want > up + slack) | (np.abs(ahead) > limits.acceleration + slack)
+    changed = (want < down - slack) | (want > up + slack) | (behind > limits.acceleration + slack)
     if not changed.any():
         return target, changed
-    careful = target_speed + np.copysign(stopping_speed(np.abs(ahead), limits.acceleration), ahead)
+    careful = target_speed + np.copysign(catching_up, ahead)
     careful = np.minimum(np.maximum(careful, down), up)
     reached = np.minimum(np.maximum(motion.position + careful, limits.low), limits.high)
     return np.where(changed, reached, target), changed
+
+
+def _is_free(target: Array, want: Array, ahead: Array, motion: Motion, limits: Limits) -> bool:
+    """Return whether a target is far enough from all limits to need no closer look: the usual case, and a cheap one."""
+    near = np.maximum(np.abs(ahead), np.abs(want - motion.speed)) > limits.acceleration
+    near |= np.abs(want) > limits.speed
+    near |= (target < limits.inner_low) | (target > limits.inner_high)
+    return not near.any()
 
 
 def coast(motion: Motion, limits: Limits) -> Motion:

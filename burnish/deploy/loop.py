@@ -181,7 +181,7 @@ class Loop:
 
     def position(self, observation: Observation) -> Array:
         """Return where the robot is, to see whether it moves: measured, or as far as it was told to go."""
-        measured = self.chain.measured(observation)
+        measured = self.chain.measured(observation) if self.cameras.needs_position else None
         return self.travelled if measured is None else measured
 
     def human_action(self, sensed: Sensed) -> Array | None:

@@ -9,6 +9,7 @@ Two ways to stop. After a force, or when the robot itself fails, the resting act
 :meth:`SafetyChain.brake` leads to rest within the limits, one action per tick.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -293,18 +294,18 @@ class SafetyChain:
             self._target = target
             self._motion = Motion(target, np.zeros(target.shape) if motion is None else target - motion.position)
             return wanted
-        before = motion.position if self._target is None else self._target
+        target_speed = target - (motion.position if self._target is None else self._target)
         self._target = target
-        reached, changed = approach(target, motion, self._limits, target - before)
+        reached, changed = approach(target, motion, self._limits, target_speed)
         if changed.any():
-            found.extend(slowed(target, reached, motion, self._limits, changed, self._dt, self._name))
+            found.append(slowed(target, reached, motion, self._limits, target_speed, self._dt, self._name))
             wanted = reached.astype(np.float32)
         self._motion = Motion(reached, reached - motion.position)
         return wanted
 
     def _bearable(self, observation: Mapping[str, Any], found: list[Intervention]) -> bool:
         vector = _entries(observation, self.config.force_key, self.config.force_entries)
-        force = float(np.linalg.norm(vector))
+        force = math.sqrt(float(vector @ vector))
         if force <= self.config.max_force:  # a force that is not a number stops, too
             return True
         message = f"the force is {force:.4g} N; the limit is {self.config.max_force:.4g} N; the run stops"
