@@ -19,7 +19,7 @@ from burnish.deploy.interventions import Kind
 from burnish.deploy.observations import ActingPolicy
 from burnish.deploy.robot import Clock, Operator, Outcome, Robot, Sensed
 from burnish.deploy.runreport import RuntimeReport, Tally
-from burnish.deploy.safety import SafetyChain, Verdict
+from burnish.deploy.safety import SafetyChain
 from burnish.deploy.ticklog import TickLog
 from burnish.deploy.watch import StallWatch, observation_problem
 
@@ -216,9 +216,7 @@ class Loop:
         row["kind"] = "deadman"
         self.starved_s += self.dt
         if self.tally.sent:
-            verdict = Verdict(self.chain.brake(), (), "")
-            row["sent"] = verdict.action
-            self.send(verdict.action, row)
+            self.send(self.chain.brake(), row)
             if self.starved_s > self.config.max_hold_s + 1e-9:
                 reason = (
                     f"nobody has confirmed the dead-man's switch for {self.config.deadman.timeout_s:.3g} s and more"
@@ -264,7 +262,7 @@ class Loop:
             self.anew = False
             self.chain.rearm()
         verdict = self.chain.apply(action, observation)
-        row |= {"kind": kind, "action": action, "sent": verdict.action}
+        row |= {"kind": kind, "action": action}
         if kind == "human":
             row["intervention"] = True
         if verdict.interventions:
@@ -281,6 +279,7 @@ class Loop:
 
     def send(self, action: Array, row: Row) -> None:
         """Send an action (A,) that was checked, unless nothing is to be sent."""
+        row["sent"] = action
         self.tally.sent.append(action)
         self.travelled = action.astype(float) if self.chain.holds else self.travelled + action * self.dt
         if not self.drives:
@@ -299,7 +298,7 @@ class Loop:
             )
         actual = np.asarray(sensed.action, np.float32)
         row["actual"] = actual
-        if "sent" in row and "would_stop" not in row:
+        if "sent" in row:
             self.tally.pairs[0].append(row["sent"])
             self.tally.pairs[1].append(actual)
         if np.isfinite(actual).all():
@@ -354,7 +353,7 @@ class Loop:
         """Answer a call to the robot that hangs; runs in the watch's thread, while the loop is inside the call."""
         self.stalled = True
         self.stop = f"the robot has not returned from {call} for {took_s:.3g} s"
-        self.chain.counts["robot"] += 1
+        self.chain.halt(self.stop, "robot", emergency=True)
         _LOG.error("%s; it is told to stop", self.stop)
         self.write({"stalled": call, "after_s": took_s})
         try:

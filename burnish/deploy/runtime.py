@@ -135,7 +135,7 @@ def run(
         log: Empty folder for the tick log.
         header: JSON values for the log's first line.
         on_tick: Called with each row of the log.
-        deadman: A switch in place of ``config.deadman``'s.
+        deadman: A switch in place of that of ``config.deadman``; closed at the end.
         operator: A human who may take over; a robot may report one by itself.
 
     Raises:

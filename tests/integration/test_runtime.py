@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from burnish.core.inpainting import Prefix, denoise
 from burnish.core.seeding import stream
 from burnish.core.spec import PolicySpec
 from burnish.core.step import ActionSample, Start
@@ -18,11 +19,13 @@ from burnish.deploy.chunking import Config as ChunkingConfig
 from burnish.deploy.client import Client
 from burnish.deploy.openpi import Config as ServerConfig
 from burnish.deploy.openpi import Identity, Server, running
+from burnish.deploy.realtime import Config as InpaintConfig
 from burnish.deploy.runtime import Config, run_env
 from burnish.deploy.safety import Config as SafetyConfig
 from burnish.deploy.ticklog import read_ticks, replay
 from burnish.envs import point_mass
 from burnish.envs.contact import contour
+from burnish.nn.jacobian import velocity_with_vjp
 from burnish.policies import mlp
 
 START = Start("up", 3, 7)
@@ -107,6 +110,61 @@ def test_force_stops_a_policy_that_presses(tmp_path: Path) -> None:
     _, rows = read_ticks(tmp_path / "run")
     assert rows[-1]["stop"] == report.stop
     assert replay(Press(), tmp_path / "run").same
+
+
+class TorchFlow:
+    """A flow network in torch that reaches for the goal by velocity, behind a server's inference mode."""
+
+    def __init__(self) -> None:
+        import torch
+
+        torch.manual_seed(0)
+        spec = point_mass.Config().spec()
+        self.spec = PolicySpec(
+            "torch_flow", {"observation.state": spec.observation["observation.state"]}, spec.action, 8
+        )
+        self.network = torch.nn.Sequential(torch.nn.Linear(17, 32), torch.nn.Tanh(), torch.nn.Linear(32, 16))
+        self.prefixes: list[Prefix | None] = []
+
+    def act(self, observation: Any, *, generator: np.random.Generator, deterministic: bool = False) -> ActionSample:
+        return self._answer(observation, None, generator)
+
+    def act_with_prefix(
+        self, observation: Any, prefix: Prefix, *, generator: np.random.Generator, deterministic: bool = False
+    ) -> ActionSample:
+        return self._answer(observation, prefix, generator)
+
+    def _answer(self, observation: Any, prefix: Prefix | None, generator: np.random.Generator) -> ActionSample:
+        import torch
+
+        self.prefixes.append(prefix)
+        state = observation["observation.state"][0]
+        towards = torch.as_tensor(np.clip(state[4:] - state[:2], -0.5, 0.5))
+
+        def network(x: Any, tau: float) -> Any:
+            flat = torch.cat([x.reshape(-1), torch.tensor([tau])])
+            return towards - x + 0.3 * self.network(flat).reshape(8, 2)
+
+        with torch.inference_mode():
+            noise = generator.standard_normal((8, 2))
+            chunk = denoise(velocity_with_vjp(network), noise, prefix=prefix)
+        return ActionSample(chunk[None].astype(np.float32), np.zeros((1, 8), np.float32))
+
+
+def test_a_torch_flow_policy_is_in_painted_through_its_jacobian_under_inference_mode() -> None:
+    policy = TorchFlow()
+    config = Config(
+        warm_up=0,
+        max_ticks=60,
+        latency_s=0.1,
+        chunking=ChunkingConfig(4, 3),
+        inpaint=InpaintConfig(initial_delay_steps=2),
+    )
+    report = run_env(policy, point_mass.Config(max_episode_steps=200).build(1), START, config)
+    told = [prefix for prefix in policy.prefixes if prefix is not None]
+    assert not report.stop
+    assert report.in_painted == len(told) >= 10
+    assert {prefix.frozen_steps for prefix in told} == {2}
 
 
 KILLED = """

@@ -217,10 +217,10 @@ def test_a_robot_that_cannot_be_stopped_does_not_hide_why_it_should_have(tmp_pat
 def test_a_call_that_hangs_is_answered_by_stop_from_another_thread(tmp_path: Path) -> None:
     robot = Bench(RealClock(), {5: "hang"}, control_dt=0.01)  # send waits until stop is called
     report = drive(
-        Slide(), robot, log=tmp_path, clock="real", max_stall_s=0.1, max_late_s=9.0, max_observation_age_s=9.0
+        Slide(), robot, log=tmp_path, clock="real", max_stall_s=0.4, max_late_s=9.0, max_observation_age_s=9.0
     )
-    assert report.stop.startswith("the robot has not returned from send for 0.1")
-    assert report.interventions["robot"] == 1
+    assert report.stop.startswith("the robot has not returned from send for 0.")
+    assert report.interventions == {"robot": 1}
     assert len(robot.stopped) == 1
     rows = read_ticks(tmp_path)[1]
     assert [row["stalled"] for row in rows if "stalled" in row] == ["send"]
@@ -245,7 +245,7 @@ faults = st.dictionaries(
 answers = st.dictionaries(st.integers(0, 12), st.sampled_from(["nan", "jump", "raise"]), max_size=3)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     faults,
     answers,

@@ -102,7 +102,7 @@ numbers = st.floats(-3, 3) | st.sampled_from([-1.0, 1.0, 0.0, 1e6, -1e6])
 sizes = st.floats(0.01, 3) | st.just(INF)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(numbers, min_size=1, max_size=40), sizes, sizes, st.floats(-1, 1))
 def test_all_limits_hold_at_once_whatever_is_wanted(
     targets: list[float], speed: float, change: float, start: float
@@ -123,4 +123,6 @@ def test_all_limits_hold_at_once_whatever_is_wanted(
     for _ in range(400):  # and from anywhere it can be brought to rest inside
         motion = coast(motion, box)
         assert -1.0 <= motion.position.item() <= 1.0
-    assert abs(motion.speed.item()) < 1e-9
+        if not motion.speed.any():
+            return
+    raise AssertionError("still moving")

@@ -207,7 +207,7 @@ steps = st.lists(st.tuples(numbers, numbers, st.floats(0, 70)), min_size=1, max_
     st.booleans(),
     st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_whatever_comes_what_is_sent_is_finite_and_within_all_limits_at_once(
     steps: list[Any], at_stop: Any, rate: float | None, acceleration: float | None, boxed: bool, measured: bool
 ) -> None:
