@@ -164,7 +164,7 @@ def describe(options: Options, group: Group) -> Page:
         f"At most {LIMIT:.0e} m was asked for. Actions are steps of up to some millimetres."
     )
     metrics = metric_results(comparison, "contour", {}, ("success", "coverage", "share_above_60N", "peak_force"))
-    worst = MetricResult(before, max(after.values()), (None, None), LIMIT, "m", "lower")
+    worst = MetricResult(1e9 * before, 1e9 * max(after.values()), (None, None), 1e9 * LIMIT, "nm", "lower")
     return Page(
         title="An ACT of stock lerobot-train, post-trained and loaded back",
         made=made,
