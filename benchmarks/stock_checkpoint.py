@@ -19,7 +19,7 @@ from burnish.evaluation.results import MetricResult, metric_results
 
 ENV = ("--env", "contact/contour")
 EVALUATE = ("--tasks", "shift", "--videos", "0")
-STEPS, BATCH = 2500, 32
+STEPS, BATCH = 2500, 128
 """Of lerobot-train."""
 ARCHITECTURE = ("chunk_size=8", "n_action_steps=8", "dim_model=64", "n_heads=4", "dim_feedforward=256")
 LAYERS = ("n_encoder_layers=1", "n_decoder_layers=1", "use_vae=false", "optimizer_lr=5e-4")
