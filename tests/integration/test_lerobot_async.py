@@ -18,11 +18,12 @@ import pytest
 
 from burnish.core.seeding import stream
 from burnish.core.spec import ArraySpec, PolicySpec
+from burnish.deploy.batching import Batcher, stack
 from burnish.deploy.lerobot_server import Config, Server
 from burnish.deploy.lerobot_wire import decode_fields, encode_bytes
 from burnish.deploy.serving import Identity, running
 from burnish.policies.act import Config as ACTConfig
-from tests.integration.test_lerobot_checkpoint import ENV, STATE, train_a_little, write_stock_directory
+from tests.integration.test_lerobot_checkpoint import ENV, STATE, observe, train_a_little, write_stock_directory
 from tests.unit.deploy.affine import WRIST, AffinePolicy
 from tests.unit.deploy.lerobot_peer import TimedObservation, dumps, features
 from tests.unit.deploy.test_lerobot_server import Attack, Robot, refused
@@ -144,6 +145,16 @@ def ask(robot: Robot, told: dict[str, Any], seen: bytes) -> tuple[list[int], np.
     robot.observe(seen)
     actions = pickle.loads(decode_fields(robot.call("GetActions"), data=1)[1])
     return [action.get_timestep() for action in actions], np.stack([action.get_action().numpy() for action in actions])
+
+
+def test_rows_of_act_are_what_they_are_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    policy = train_a_little(ACTConfig(path=str(write_stock_directory(tmp_path, KEYS))).build(ENV, generator=stream(0)))
+    rows = [{**observe(1, seed=seed), "task": ["t"]} for seed in range(4)]
+    together = policy.act(stack(rows), generator=stream(0), deterministic=True).action_chunk
+    alone = [policy.act(row, generator=stream(0), deterministic=True).action_chunk[0] for row in rows]
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-6)
+    Batcher(policy, deterministic=True, max_batch=4).warm_up(1)
+    assert not caplog.records
 
 
 def test_stock_policy_server_gives_the_same_actions_from_our_directory(tmp_path: Path) -> None:
