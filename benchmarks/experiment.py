@@ -1,11 +1,11 @@
 """What experiments on one base policy share: options, running what is missing, and writing the page."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from jobs import Job, cpu_hours, run_jobs
+from jobs import Job, run_jobs
 from result_pages import Group, cost_of, read_group, seed_table, seeds_missing
 
 from burnish.evaluation.results import PACKAGES, MetricResult, ResultFile, git_commit, versions
@@ -89,7 +89,7 @@ def main(
         commit=git_commit(ROOT),
         seeds=list(range(len(group.after))),
         protocol=group.before.protocol,
-        cost=replace(cost_of([group]), cpu_hours=cpu_hours(options.folder / "logs")),
+        cost=cost_of([group], options.folder / "logs"),
         metrics=page.metrics,
         versions=versions(page.packages),
         notes=[

@@ -39,7 +39,8 @@ def jobs_of(options: Options) -> list[Job]:
     """Return every command of the experiment, in order."""
     demonstrations, base = options.folder / "demonstrations", options.folder / "base"
     dataset = demonstrations / "dataset"
-    evaluate = ("--videos", "0", "--episodes", str(options.episodes))
+    # the options were chosen by looking at episodes of seed 0
+    evaluate = ("--videos", "0", "--episodes", str(options.episodes), "--seed", "1000")
     pretrain = ("train", "pretrain", *ENV_OPTIONS, *POLICY, "--dataset", str(dataset), "--out", str(base))
     recipe = ("train", "pac_act", *ENV_OPTIONS, *POLICY, *RECIPE, "--checkpoint", str(base))
     jobs = [

@@ -51,7 +51,7 @@ def write_page(folder: Path, docs: Path, ablations: Mapping[str, str], command: 
         commit=git_commit(docs),
         seeds=list(range(max(len(group.after) for group in groups))),
         protocol={group.name: dict(group.before.protocol) for group in groups},
-        cost=cost_of(everything),
+        cost=cost_of(everything, folder / "logs"),
         metrics=metrics,
         notes=notes,
     )
