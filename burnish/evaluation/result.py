@@ -228,6 +228,8 @@ def number(value: float) -> str:
     magnitude = abs(value)
     if magnitude >= 1000:
         return f"{value:.0f}"
+    if 1e-6 <= magnitude < 0.01:
+        return f"{value:.2g}"  # a share of 0.0004 is not 0.000
     return f"{value:.1f}" if magnitude >= 100 else f"{value:.2f}" if magnitude >= 10 else f"{value:.3f}"
 
 
