@@ -89,7 +89,7 @@ def _act(path: Path | None, url: str | None, rest: list[str]) -> int:
 
 
 def protocol_module(name: str) -> Any:
-    """Return the module that serves a protocol: it has ``Config``, ``Server`` and ``serve_forever``.
+    """Return the module that serves a protocol, which has ``Config``, ``Server`` and ``serve_forever``.
 
     Raises:
         ConfigError: If there is no such protocol.

@@ -1,4 +1,4 @@
-"""Policy -> ``model.onnx`` + ``spec.json`` + ``transforms.json``, with a parity report against the policy itself.
+"""Policy -> ``model.onnx`` + ``spec.json`` + ``transforms.json`` + README, proven equal to the policy itself.
 
 Normalisation is inside the graph: it takes one observation as the environment gives it (batch axis of 1, as a robot
 has it) and answers with the most likely chunk in the environment's units. ``burnish.deploy.exported`` runs the folder
@@ -10,7 +10,7 @@ import logging
 import shutil
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from burnish.core.contracts import TrainablePolicy
 from burnish.core.errors import CheckError, ConfigError, require
 from burnish.core.seeding import stream
 from burnish.core.spec import TASK_KEY, Array, ArraySpec, Observation, PolicySpec, to_json
+from burnish.rl.card import Evaluated, model_card
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,6 +79,7 @@ def export(
     directory: Path,
     *,
     description: Mapping[str, Any] | None = None,
+    evaluations: Sequence[Evaluated] = (),
     observation: Observation | None = None,
     samples: int = 32,
     tolerance: float = 1e-4,
@@ -89,6 +91,7 @@ def export(
         policy: A policy with ``export_module`` (see :class:`Exportable`).
         directory: New folder; it appears complete or not at all.
         description: JSON values for ``spec.json``, for example env spec, control_dt, replan_steps, fingerprint.
+        evaluations: Of this policy, for the model card.
         observation: Real observations (B, ...) to compare on; None makes some up from the spec.
         samples: How many to make up.
         tolerance: Largest difference allowed, as a share of the action's range.
@@ -125,6 +128,8 @@ def export(
         _write_json(partial / "spec.json", _describe(policy, names, description or {}, report))
         transforms = {"in_graph": True, "normalisation": policy.normalisation()}
         _write_json(partial / "transforms.json", transforms)
+        card = model_card(spec, description or {}, report.text(), evaluations)
+        (partial / "README.md").write_text(card, encoding="utf-8")
         partial.rename(directory)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

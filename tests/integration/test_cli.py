@@ -102,6 +102,10 @@ def test_export_answers_as_the_checkpoint(finished: Path, tmp_path: Path, capsys
     assert burnish("export", finished, "--out", tmp_path / "onnx") == 0
     assert "parity over 32 observations" in capsys.readouterr().out
     assert ExportedPolicy(tmp_path / "onnx").description["replan_steps"] == 4
+    card = (tmp_path / "onnx" / "README.md").read_text()
+    result = json.loads((finished / "evaluations" / "default" / "evaluation.json").read_text())
+    assert f"40 episodes, protocol `{result['fingerprint']}`" in card
+    assert "| success |" in card
     assert burnish("export", finished, "--out", tmp_path / "onnx") == 2
     assert "exists already" in capsys.readouterr().err
 

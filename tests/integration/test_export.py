@@ -66,7 +66,11 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
 
 def test_the_folder_holds_graph_spec_and_transforms(exported: tuple[Any, Path]) -> None:
     policy, folder = exported
-    assert sorted(path.name for path in folder.iterdir()) == ["model.onnx", "spec.json", "transforms.json"]
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "model.onnx", "spec.json", "transforms.json"]
+    card = (folder / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: burnish")
+    assert "| `observation.state` | [1, 6] | float32 |" in card
+    assert "parity over 32 observations" in card
     loaded = ExportedPolicy(folder)
     assert loaded.spec == policy.spec
     assert loaded.description["control_dt"] == 0.05
