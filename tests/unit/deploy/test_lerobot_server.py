@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -155,20 +155,29 @@ def test_two_robots_do_not_mix(server: Server, robot: Robot) -> None:
         assert actions[0, 0] == pytest.approx(0.5)
 
 
-def test_a_robot_that_connects_again_finds_its_own_state(server: Server) -> None:
-    with Robot(server) as robot:
-        robot.begin()
-        robot.observe(observation(3, must_go=False))
-        assert robot.act()[0] == [3, 4, 5]
-        waiting = threading.Thread(target=robot.act_until_broken)
-        waiting.start()
-    waiting.join(10)
-    with Robot(server) as robot:
-        deadline = threading.Event()
-        while not any(session.is_gone(1000.0) for session in server._sessions.values()) and not deadline.wait(0.01):
-            pass
-        robot.observe(observation(4, must_go=False))
-        assert robot.act()[0] == [4, 5, 6]
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for what another thread does."""
+    pause = threading.Event()
+    while not happened():
+        pause.wait(0.01)
+
+
+def test_a_robot_that_connects_again_finds_its_own_state() -> None:
+    with running(Server(AffinePolicy(), IDENTITY, Config(port=0, observation_wait_s=0.2))) as server:
+        with Robot(server) as robot:
+            robot.begin()
+            robot.observe(observation(3, must_go=False))
+            assert robot.act()[0] == [3, 4, 5]
+            session = next(iter(server._sessions.values()))
+            waiting = threading.Thread(target=robot.act_until_broken)
+            waiting.start()
+            until(lambda: session._calls > 0)
+        waiting.join(10)
+        until(lambda: session.is_gone(3.0))
+        with Robot(server) as robot:
+            robot.observe(observation(4, must_go=False))
+            assert robot.act()[0] == [4, 5, 6]
+            assert list(server._sessions.values()) == [session]
 
 
 def test_without_ready_there_is_nothing(server: Server) -> None:
@@ -263,11 +272,11 @@ def test_robots_beyond_the_limit_are_refused_until_one_is_gone() -> None:
             refused(lambda: second.call("Ready"), "RESOURCE_EXHAUSTED", "1 robots are served")
             waiting = threading.Thread(target=first.act_until_broken)
             waiting.start()
-            while not server._sessions or not next(iter(server._sessions.values()))._calls:
-                pass
+            session = next(iter(server._sessions.values()))
+            until(lambda: session._calls > 0)
         waiting.join(10)
-        while not next(iter(server._sessions.values())).is_gone(1000.0):
-            next(iter(server._sessions.values())).end()  # its call notices at the end of its wait
+        session.end()  # its call notices at the end of its wait
+        until(lambda: session.is_gone(1000.0))
         second.begin()
 
 
