@@ -30,8 +30,10 @@ class Config:
     extra_state_keys: tuple[str, ...] = ()
     """Vectors appended to ``observation.state``: sensors that the checkpoint did not have, ignored at first."""
     extra_scale: tuple[float, ...] = ()
-    """Factor of each extra vector on the usual size of its entries, which the env's spec gives; empty means 1. A smaller
-    one lets a sensor weigh more, since its columns start at zero and grow from there."""
+    """Factor of each extra vector on the usual size of its entries, which the env's spec gives; empty means 1.
+
+    A smaller one lets a sensor weigh more, since its columns start at zero and grow from there.
+    """
     observation_keys: tuple[str, ...] = ()
     """What is read without ``path``: state, environment state and cameras; empty means all of those that exist."""
     critic_keys: tuple[str, ...] = ()
