@@ -22,6 +22,8 @@ NAMES = (
     "act_infer",
     "dataset_load",
     "eval_overhead",
+    "scheduler_tick",
+    "openpi_roundtrip",
 )
 QUICK = {"render_profile": ["--rounds", "1", "--frames", "3", "--output", "/dev/null"]}
 """Arguments in place of ``--quick``."""

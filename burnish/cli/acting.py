@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "BURNISH_API_KEY"
 """Environment variable that holds the API key, so that it need not stand in a command line."""
 RANGES = "observation_range"
-"""Entry of a description: per vector, figures of its values in the demonstrations (see ``burnish.cli.building``)."""
+"""Entry of a checkpoint's description: per vector, extremes and quantiles of its values in the demonstrations."""
+RANGE_FIGURES = ("min", "max", "q01", "q99")
+"""What of a vector's statistics is kept there."""
 
 
 @dataclass(frozen=True)

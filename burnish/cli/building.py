@@ -17,9 +17,6 @@ from burnish.core.step import ActionSample
 from burnish.data.episodes import Act
 from burnish.rl.checkpoint import DESCRIPTION_FILE, load_policy, read_description, resolve
 
-RANGES = "observation_range"
-"""Entry of a checkpoint's description: per vector, the smallest and largest values in its demonstrations."""
-
 
 def build_env(config: Any, num_envs: int, workers: int = 0) -> VecEnv:
     """Build an environment in this process, or in spawned workers.

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from burnish import registry
-from burnish.cli.building import RANGES, build_env, build_policy, component_of, describe
+from burnish.cli.acting import RANGES
+from burnish.cli.building import build_env, build_policy, component_of, describe
 from burnish.cli.console import console, say
 from burnish.cli.train import Run
 from burnish.core.errors import ConfigError

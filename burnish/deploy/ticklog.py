@@ -5,7 +5,7 @@
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from burnish.core.errors import ConfigError, DatasetError
-from burnish.core.seeding import stream
+from burnish.core.inpainting import Prefix
 from burnish.core.spec import TASK_KEY, Array, Observation
 from burnish.deploy.frames import read_arrays, write_arrays
+from burnish.deploy.inference import ask
 from burnish.deploy.observations import ActingPolicy
 
 _FORMAT = "burnish ticks 1"
@@ -139,15 +140,11 @@ def replay(policy: ActingPolicy, directory: Path, *, tolerance: float = 0.0) -> 
     Raises:
         DatasetError: If the log is damaged, holds no decision, or holds chunks of another shape.
     """
-    header, _ = read_ticks(directory)
+    header, rows = read_ticks(directory)
+    prefixes = _prefixes(header, rows)
     different, worst, first, count = 0, 0.0, -1, 0
     for number, observation, chunk in read_decisions(directory):
-        sample = policy.act(
-            observation,
-            generator=stream(header["seed"], "decision", number),
-            deterministic=header["deterministic"],
-        )
-        answer = np.asarray(sample.action_chunk, np.float32)[0]
+        answer = ask(policy, number, observation, header["seed"], header["deterministic"], prefixes.get(number)).chunk
         if answer.shape != chunk.shape:
             raise DatasetError(f"The log holds chunks of shape {chunk.shape}, the policy answers {answer.shape}.")
         count += 1
@@ -161,6 +158,18 @@ def replay(policy: ActingPolicy, directory: Path, *, tolerance: float = 0.0) -> 
     if not count:
         raise DatasetError(f"'{directory}' holds no decision to replay.")
     return ReplayReport(count, different, worst, first, tolerance)
+
+
+def _prefixes(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[int, Prefix]:
+    """Return what each in-painted decision went on from, by its number."""
+    inpaint = header.get("config", {}).get("inpaint", {})
+    return {
+        row["decision"]: Prefix(
+            np.array(row["prefix"], np.float32), row["frozen_steps"], inpaint["schedule"], inpaint["max_guidance"]
+        )
+        for row in rows
+        if "prefix" in row
+    }
 
 
 def read_decisions(directory: Path) -> Iterator[tuple[int, Observation, Array]]:

@@ -151,7 +151,7 @@ class TorchFlow:
         return ActionSample(chunk[None].astype(np.float32), np.zeros((1, 8), np.float32))
 
 
-def test_a_torch_flow_policy_is_in_painted_through_its_jacobian_under_inference_mode() -> None:
+def test_a_torch_flow_policy_is_in_painted_through_its_jacobian_under_inference_mode(tmp_path: Path) -> None:
     policy = TorchFlow()
     config = Config(
         warm_up=0,
@@ -160,11 +160,12 @@ def test_a_torch_flow_policy_is_in_painted_through_its_jacobian_under_inference_
         chunking=ChunkingConfig(4, 3),
         inpaint=InpaintConfig(initial_delay_steps=2),
     )
-    report = run_env(policy, point_mass.Config(max_episode_steps=200).build(1), START, config)
+    report = run_env(policy, point_mass.Config(max_episode_steps=200).build(1), START, config, log=tmp_path)
     told = [prefix for prefix in policy.prefixes if prefix is not None]
     assert not report.stop
     assert report.in_painted == len(told) >= 10
     assert {prefix.frozen_steps for prefix in told} == {2}
+    assert replay(TorchFlow(), tmp_path).same  # the log says what each chunk went on from
 
 
 KILLED = """

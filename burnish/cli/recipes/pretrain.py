@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from burnish.cli.building import RANGES, build_policy, describe, env_spec_of
+from burnish.cli.acting import RANGE_FIGURES, RANGES
+from burnish.cli.building import build_policy, describe, env_spec_of
 from burnish.cli.console import console, say
 from burnish.cli.options import Component
 from burnish.cli.train import Run
@@ -46,7 +47,7 @@ class Config:
         replan = self.replan_steps or policy.spec.chunk_steps
         description = describe("pretrain", getattr(policy, "config", self.policy), self.env, spec, replan)
         description[RANGES] = {
-            key: {name: dataset.statistics[key][name] for name in ("min", "max")}
+            key: {name: figure for name, figure in dataset.statistics[key].items() if name in RANGE_FIGURES}
             for key, item in spec.public_observation.items()
             if key in dataset.statistics and len(item.shape) == 1
         }
