@@ -30,7 +30,7 @@ class Options:
     """Training seeds of each ablation."""
     episodes: int = 100
     """Paired evaluation episodes of each seed."""
-    ablation_iterations: int = 50
+    ablation_iterations: int = 40
     """Iterations of each training of an ablation, and of the recipe that they are compared with."""
     demonstrations: int = 60
     """Recorded episodes of each task."""
