@@ -41,9 +41,9 @@ class Job:
         return [*python, *self.arguments]
 
 
-def evaluation_of(run: Path) -> Path:
+def evaluation_of(run: Path, name: str = "default") -> Path:
     """Return the file of a run's evaluation."""
-    return run / "evaluations/default/evaluation.json"
+    return run / "evaluations" / name / "evaluation.json"
 
 
 def evaluation_job(name: str, run: Path, options: Sequence[str], after: str) -> Job:

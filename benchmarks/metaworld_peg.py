@@ -31,6 +31,9 @@ RECIPE = (
     *("--sampler.tasks", TASK),
     *("--policy.extra-state-keys", "--policy.extra-scale", "--policy.critic-keys"),
     *("--policy.init-std", "0.15", "--gae.gae-lambda", "0.95", "--numbers.warmup-iterations", "3"),
+    *("--numbers.learning-rate.actor", "5e-5", "--numbers.learning-rate.critic", "1e-3"),
+    *("--clipped-ratio.clip-low", "0.2", "--clipped-ratio.clip-high", "0.2", "--kl-target.target", "0.2"),
+    *("--early-stop.limit", "0.35", "--behaviour-prior.coefficient", "0.002"),
 )
 """Options on top of the recipe pac_act; three of them say that there is no force sensor and nothing privileged here."""
 
@@ -102,5 +105,5 @@ def describe(options: Options, group: Group) -> Page:
 if __name__ == "__main__":
     examples = str(ROOT / "examples")
     path = os.pathsep.join(filter(None, (examples, os.environ.get("PYTHONPATH", ""))))
-    defaults = Options(Path("runs/metaworld_peg"), iterations=60, demonstrations=20)
+    defaults = Options(Path("runs/metaworld_peg"), iterations=45, demonstrations=20)
     main("metaworld_peg", "metaworld_peg", defaults, jobs_of, describe, {"PYTHONPATH": path})

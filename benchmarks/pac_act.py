@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from jobs import Job, evaluation_job, run_jobs, training_jobs
+from jobs import Job, evaluation_job, evaluation_of, run_jobs, training_jobs
 from pac_act_page import write_page
 
 ROOT = Path(__file__).parent.parent
@@ -70,23 +70,39 @@ PLANS = {
         ),
     ),
 }
-ABLATIONS: dict[str, tuple[tuple[str, ...], str]] = {
-    "reference": ((), "the recipe, as long as the ablations"),
-    "sparse": (("--env.reward.sparse", "True"), "sparse reward, with the behaviour prior"),
-    "sparse_no_prior": (
-        ("--env.reward.sparse", "True", "--behaviour-prior.coefficient", "0"),
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One change to the recipe on contour."""
+
+    text: str
+    """What it is."""
+    train: tuple[str, ...] = ()
+    """Options on top of the recipe."""
+    evaluate: tuple[str, ...] = ()
+    """Options of the evaluation of the base with the same protocol; empty for the usual one."""
+
+
+SINGLE = "single"
+"""Name of the base's evaluation with one action per decision."""
+ABLATIONS = {
+    "reference": Ablation("the recipe, as long as the ablations"),
+    "sparse": Ablation("sparse reward, with the behaviour prior", ("--env.reward.sparse", "True")),
+    "sparse_no_prior": Ablation(
         "sparse reward, without the behaviour prior",
+        ("--env.reward.sparse", "True", "--behaviour-prior.coefficient", "0"),
     ),
-    "step_level": (
+    "step_level": Ablation(
+        "PPO on single steps: one action per decision, as many environment steps and updates",
         (
             *("--clipped-ratio.granularity", "action", "--numbers.replan-steps", "1"),
             *("--numbers.rollout-chunks", "192", "--numbers.minibatch-size", "2048"),
         ),
-        "PPO on single steps: one action per decision, as many steps and updates",
+        ("--replan-steps", "1", "--name", SINGLE),
     ),
-    "discount_per_chunk": (("--gae.discount-per-chunk", "True"), "gamma once per chunk instead of gamma^k"),
+    "discount_per_chunk": Ablation("gamma once per chunk instead of gamma^k", ("--gae.discount-per-chunk", "True")),
 }
-"""Name to (options on top of the recipe, what it is)."""
 
 
 def jobs_of(options: Options) -> list[Job]:
@@ -98,9 +114,26 @@ def jobs_of(options: Options) -> list[Job]:
         for task in options.tasks:
             jobs += _train_jobs(options, task, f"seed{seed}", seed, ())
     if options.ablations and "contour" in options.tasks:
-        for seed in range(options.ablation_seeds):
-            for name, (extra, _) in ABLATIONS.items():
-                jobs += _train_jobs(options, "contour", f"{name}-seed{seed}", seed, extra, options.ablation_iterations)
+        jobs += _ablation_jobs(options)
+    return jobs
+
+
+def _ablation_jobs(options: Options) -> list[Job]:
+    base = options.folder / "contour/base"
+    jobs = [
+        Job(
+            f"contour-base-{SINGLE}",
+            ("eval", str(base), *_evaluate(options), *item.evaluate),
+            evaluation_of(base, SINGLE),
+            after=("contour-pretrain",),
+        )
+        for item in ABLATIONS.values()
+        if item.evaluate
+    ]
+    for seed in range(options.ablation_seeds):
+        for name, item in ABLATIONS.items():
+            run = f"{name}-seed{seed}"
+            jobs += _train_jobs(options, "contour", run, seed, item.train, options.ablation_iterations)
     return jobs
 
 
@@ -152,7 +185,7 @@ def main() -> None:
     options = tyro.cli(Options)
     if not options.report_only:
         run_jobs(jobs_of(options), options.folder / "logs", options.parallel)
-    ablations = {name: text for name, (_, text) in ABLATIONS.items()}
+    ablations = {name: (item.text, SINGLE if item.evaluate else "default") for name, item in ABLATIONS.items()}
     page, _ = write_page(options.folder, ROOT / "docs/results", ablations, command_of(options), options.seeds)
     print(f"wrote {page}")
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from result_pages import Group, cell, cost_of, figure_table, latency, read_group, seeds_missing, success_by_seed
 
-from burnish.evaluation.compare import Comparison, compare_seeds
+from burnish.evaluation.compare import Comparison
+from burnish.evaluation.result import number
 from burnish.evaluation.results import MetricResult, ResultFile, git_commit, metric_results
 
 FIGURES = ("success", "coverage", "peak_force", "share_above_60N", "share_above_30N", "impulse", "cycle_time")
@@ -21,13 +22,15 @@ NAMES = {
 }
 
 
-def write_page(folder: Path, docs: Path, ablations: Mapping[str, str], command: str, wanted: int) -> tuple[Path, Path]:
+def write_page(
+    folder: Path, docs: Path, ablations: Mapping[str, tuple[str, str]], command: str, wanted: int
+) -> tuple[Path, Path]:
     """Write the page and its JSON from what is in the experiment's folder.
 
     Args:
         folder: Of the experiment.
         docs: docs/results.
-        ablations: Name of an ablation on contour to what it is.
+        ablations: Name of an ablation on contour to what it is, and to the base's evaluation under the same protocol.
         command: What makes the page again.
         wanted: Seeds of each task that the experiment is to have; fewer are said on the page.
     """
@@ -38,7 +41,10 @@ def write_page(folder: Path, docs: Path, ablations: Mapping[str, str], command: 
         comparison = group.comparison
         metrics |= metric_results(comparison, group.name, GOALS[group.name], NAMES[group.name])
         notes.append((f"{group.name}: {comparison.seeds} seeds, {comparison.pairs} pairs", _figures(group, comparison)))
-    others = {name: read_group(folder / "contour", "contour", f"{name}-seed") for name in ablations}
+    others = {
+        name: read_group(folder / "contour", "contour", f"{name}-seed", before)
+        for name, (_, before) in ablations.items()
+    }
     found = {name: group for name, group in others.items() if group is not None}
     if groups and found:
         notes.append(("Ablations on contour", _ablations(groups[0], found, ablations)))
@@ -63,25 +69,20 @@ def _figures(group: Group, comparison: Comparison) -> str:
     return "\n".join([figure_table(comparison, FIGURES), "", success_by_seed(group), "", *warnings])
 
 
-def _ablations(main: Group, found: Mapping[str, Group], ablations: Mapping[str, str]) -> str:
+def _ablations(main: Group, found: Mapping[str, Group], ablations: Mapping[str, tuple[str, str]]) -> str:
     lines = [
-        "| run | seeds | success | coverage | peak force [N] | share above 60 N | what to mind |",
-        "|---|--:|--:|--:|--:|--:|---|",
+        "| run | seeds | success before | success | coverage | peak force [N] | share above 60 N | what to mind |",
+        "|---|--:|--:|--:|--:|--:|--:|---|",
     ]
-    rows = [
-        ("before", "the base policy", [main.before]),
-        ("the recipe", "dense reward, behaviour prior", list(main.after)),
-    ]
-    rows += [(name, ablations[name], list(group.after)) for name, group in found.items()]
-    for name, text, results in rows:
-        comparison = compare_seeds([main.before], results) if name != "before" else None
+    rows = [("the recipe", "dense reward, behaviour prior, all its iterations", main)]
+    rows += [(name, ablations[name][0], group) for name, group in found.items()]
+    for name, text, group in rows:
+        comparison = group.comparison
         cells = [
-            cell(comparison.metric(figure).after if comparison else main.before.metrics[figure])
-            for figure in ("success", "coverage", "peak_force", "share_above_60N")
+            cell(comparison.metric(figure).after) for figure in ("success", "coverage", "peak_force", "share_above_60N")
         ]
-        shortcut = (
-            "; ".join(item.name for item in comparison.metrics if item.verdict == "misleading") if comparison else ""
-        )
+        before = number(comparison.metric("success").before.value)
+        shortcut = "; ".join(item.name for item in comparison.metrics if item.verdict == "misleading")
         minded = f"misleading: {shortcut}" if shortcut else ""
-        lines.append(f"| {name}: {text} | {len(results)} | {' | '.join(cells)} | {minded} |")
+        lines.append(f"| {name}: {text} | {len(group.after)} | {before} | {' | '.join(cells)} | {minded} |")
     return "\n".join(lines)

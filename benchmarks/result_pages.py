@@ -33,9 +33,16 @@ class Group:
         return compare_seeds([self.before], list(self.after))
 
 
-def read_group(folder: Path, name: str, prefix: str = "seed") -> Group | None:
-    """Return the finished seeds ``<prefix><n>`` below a folder that has a ``base``, or None where there is none."""
-    base = evaluation_of(folder / "base")
+def read_group(folder: Path, name: str, prefix: str = "seed", before: str = "default") -> Group | None:
+    """Return the finished seeds ``<prefix><n>`` below a folder that has a ``base``, or None where there is none.
+
+    Args:
+        folder: Of the task.
+        name: Of the group.
+        prefix: What the run folders begin with.
+        before: Name of the base's evaluation that has the protocol of the runs.
+    """
+    base = evaluation_of(folder / "base", before)
     runs = [path for path in sorted(folder.glob(f"{prefix}[0-9]*")) if evaluation_of(path).is_file()]
     if not base.is_file() or not runs:
         return None
