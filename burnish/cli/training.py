@@ -88,6 +88,7 @@ def post_train(setup: Setup, run: Run) -> int:
     finally:
         env.close()
     say(f"\nEnded after {result.iterations} iterations: {result.reason}. Next: burnish eval {run.directory}")
+    say(f"The policy alone, as a folder that stands for itself: {result.checkpoint / 'policy'}")
     return 0
 
 

@@ -171,10 +171,11 @@ def probe(url: str, *, api_key: str = "", requests: int = 50, seed: int = 0) -> 
         specs = {key: array_spec_from_json(item) for key, item in meta["observation"].items()}
         action = array_spec_from_json(meta["action"])
         expected = (meta["chunk_steps"], *action.shape)
+        ranges = meta.get("ranges") or {}
         generator = np.random.default_rng(seed)
         latency, warnings, outside = [], [], 0
         for number in range(requests + 2):
-            observation = {key: _made_up(item, generator) for key, item in specs.items()}
+            observation = {key: _made_up(item, ranges.get(key), generator) for key, item in specs.items()}
             begin = time.perf_counter()
             answer = client.infer({**observation, TASK_KEY: "probe"})
             if number >= 2:
@@ -259,10 +260,11 @@ def histogram(latency_ms: Array) -> list[str]:
     ]
 
 
-def _made_up(spec: ArraySpec, generator: np.random.Generator) -> Array:
+def _made_up(spec: ArraySpec, trained: Mapping[str, Any] | None, generator: np.random.Generator) -> Array:
+    """Return a reading that the spec allows, inside what was seen in training where the server tells that."""
     if np.dtype(spec.dtype).kind in "iu":
         return generator.integers(0, 256, spec.shape).astype(spec.dtype)
-    low, high = spec.bounds()
+    low, high = spec.bounds() if trained is None else (np.asarray(trained[name], float) for name in ("min", "max"))
     bounded = np.isfinite(low) & np.isfinite(high)
     drawn = generator.uniform(np.where(bounded, low, 0.0), np.where(bounded, high, 0.0), spec.shape)
     return drawn.astype(spec.dtype)

@@ -15,7 +15,7 @@ type Statistics = Mapping[str, Mapping[str, list[float]]]
 ``meta/stats.json``."""
 
 _OBSERVATION = "observation."
-_RANGE_MARGIN = 0.05
+_RANGE_MARGIN = 0.25
 """Share of the training range by which a value may leave it before a warning."""
 _RANGE_NAMES = (("q01", "q99"), ("min", "max"))
 """Figures that bound what was seen in training, the ones to prefer first."""

@@ -81,7 +81,7 @@ class Config:
             return gymnasium.make(self.env_id, max_episode_steps=-1, disable_env_checker=True, **kwargs)
         except (gymnasium.error.Error, ModuleNotFoundError, TypeError) as error:
             raise ConfigError(
-                f"gymnasium.make('{self.env_id}') with arguments {kwargs} failed: {error} "
+                f"gymnasium.make('{self.env_id}') with arguments {kwargs} failed: {str(error).rstrip('.')}. "
                 "If a package registers the id when it is imported, write 'package:id'; if the environment takes no "
                 "render_mode, set render_mode to ''."
             ) from error

@@ -134,7 +134,17 @@ def resolve(path: Path) -> Path:
     what = f"holds {sorted(os.listdir(path))[:8]}" if path.is_dir() else "does not exist"
     raise CheckpointError(
         f"{path} is neither a checkpoint (a folder with {DESCRIPTION_FILE}) nor a run with one under checkpoints/: "
-        f"it {what}."
+        f"it {what}.{_lerobot_hint(path)}"
+    )
+
+
+def _lerobot_hint(path: Path) -> str:
+    if not {"config.json", "model.safetensors"} <= set(os.listdir(path) if path.is_dir() else ()):
+        return ""
+    return (
+        " It looks like a policy folder of lerobot. burnish train pac_act --policy.path takes it; to evaluate it as it "
+        f"is, adopt it first: burnish train pretrain --policy.path {path} --dataset DATASET --numbers.steps 1 "
+        "--numbers.learning_rate 0 --out RUN"
     )
 
 

@@ -80,7 +80,7 @@ def test_values_outside_the_training_range_are_warned_about_once() -> None:
     assert reader.read(make_observation(**{STATE: np.array([0.0, 1.04, 0.5])}))[1] == []
     warnings = reader.read(make_observation(**{STATE: np.array([0.0, 57.3, 0.5])}))[1]
     assert len(warnings) == 1
-    assert "observation.state[1] is 57.3, outside the training range [-0.05, 1.05] (1 of 3" in warnings[0]
+    assert "observation.state[1] is 57.3, outside the training range [-0.25, 1.25] (1 of 3" in warnings[0]
     assert reader.read(make_observation(**{STATE: np.array([0.0, 57.3, 0.5])}))[1] == []
 
 
