@@ -137,7 +137,7 @@ class Bank:
         self._tables: Tables | None = None
 
     def number(self, name: str) -> int:
-        """Return the number of a scene by its id, -1 if it was not added."""
+        """Return the number of a scene by the name it was added with, -1 if it was not."""
         return self._numbers.get(name, -1)
 
     def tables(self) -> Tables:
@@ -146,14 +146,19 @@ class Bank:
             self._tables = Tables(**{name: column.view() for name, column in self._columns.items()})
         return self._tables
 
-    def add(self, scene: Scene) -> int:
-        """Pack a scene and return its number; one with the same id is packed once.
+    def add(self, scene: Scene, name: str = "") -> int:
+        """Pack a scene and return its number; one with the same name is packed once.
+
+        Args:
+            scene: What to pack.
+            name: What it is known by; "" for its id.
 
         Raises:
             ConfigError: If it has more tracks than slots.
         """
-        if scene.id in self._numbers:
-            return self._numbers[scene.id]
+        name = name or scene.id
+        if name in self._numbers:
+            return self._numbers[name]
         if scene.num_tracks > self.slots:
             raise ConfigError(
                 f"Scene '{scene.id}' has {scene.num_tracks} tracks, but a world has {self.slots} slots, and none is "
@@ -165,11 +170,11 @@ class Bank:
         order = [scene.ego, *(index for index in range(scene.num_tracks) if index != scene.ego)]
         self._add_tracks(scene, order)
         self._add_map(scene)
-        for name, path in (("log", _driven(scene)), ("route", scene.route)):
-            start = self._columns[f"{name}_points"].extend(np.column_stack((path, path_lengths(path))))
-            self._columns[f"{name}s"].extend([[start, len(path)]])
+        for kind, path in (("log", _driven(scene)), ("route", scene.route)):
+            start = self._columns[f"{kind}_points"].extend(np.column_stack((path, path_lengths(path))))
+            self._columns[f"{kind}s"].extend([[start, len(path)]])
         self.scenes.append(scene)
-        self._numbers[scene.id] = number
+        self._numbers[name] = number
         return number
 
     def _add_tracks(self, scene: Scene, order: list[int]) -> None:
@@ -242,7 +247,8 @@ def _walked(driven: Array) -> Array:
     if path_lengths(path)[-1] >= PARKED:
         return path
     yaw = driven[0, 2]
-    return driven[:1, :2] + np.array([[0.0, 0.0], [0.1 * np.cos(yaw), 0.1 * np.sin(yaw)]])
+    place: Array = driven[:1, :2] + np.array([[0.0, 0.0], [0.1 * np.cos(yaw), 0.1 * np.sin(yaw)]])
+    return place
 
 
 def _near(points: Array, low: Array, high: Array) -> bool:
@@ -257,7 +263,8 @@ def _segments(path: Array, edge: int) -> Array:
     size = np.maximum(np.hypot(*step.T), 1e-9)
     middle = 0.5 * (ends[:-1] + ends[1:])
     kind = np.broadcast_to((float(edge), 1.0 - edge), (len(step), 2))
-    return np.column_stack((middle, 0.5 * size, step / size[:, None], kind))
+    segments: Array = np.column_stack((middle, 0.5 * size, step / size[:, None], kind))
+    return segments
 
 
 def _nearest(cells: Array, segments: Array) -> Array:

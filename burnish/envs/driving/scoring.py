@@ -55,11 +55,12 @@ class Scoring:
         self._before[where] = np.stack((motion[:, 2], motion[:, 3], motion[:, 5], _yaw_rate(simulator)[where]), -1)
         self._row(simulator, np.isin(np.arange(len(self.open)), where), np.zeros(len(self.open), np.uint8))
 
-    def update(self, simulator: Simulator, moved: Array) -> None:
-        """Add the row of the step just taken, in worlds (W,) that moved."""
-        self._feel(simulator, moved)
+    def update(self, simulator: Simulator, moved: Array) -> Array:
+        """Add the row of the step just taken, in worlds (W,) that moved, and return where it was comfortable (W,)."""
+        smooth = self._feel(simulator, moved)
         self.steps[moved] += 1
         self._row(simulator, moved, simulator.state.events[:, 0])
+        return smooth
 
     def _row(self, simulator: Simulator, which: Array, events: Array) -> None:
         live = which & self.open
@@ -75,7 +76,7 @@ class Scoring:
         self.left_corridor |= outside
         self.open &= ~(ended | outside)
 
-    def _feel(self, simulator: Simulator, moved: Array) -> None:
+    def _feel(self, simulator: Simulator, moved: Array) -> Array:
         """Keep the largest accelerations and turn rates, over the whole episode."""
         motion, rate = simulator.state.motion[:, 0], _yaw_rate(simulator)
         before = self._before
@@ -93,6 +94,7 @@ class Scoring:
             self.peaks[name][moved] = np.maximum(self.peaks[name], figure)[moved]
         now = np.stack((motion[:, 2], motion[:, 3], motion[:, 5], rate), -1)
         self._before[moved] = now[moved]
+        return np.asarray(np.all([figures[name] <= limit for name, limit in COMFORT_LIMITS.items()], axis=0))
 
     @property
     def failed(self) -> Array:
