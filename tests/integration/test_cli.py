@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from burnish.cli.building import RANGES, load_checkpoint
+from burnish.cli.acting import RANGES
+from burnish.cli.building import load_checkpoint
 from burnish.cli.deploy import identity_of
 from burnish.cli.main import main
 from burnish.cli.runtime import with_replan
