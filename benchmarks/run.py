@@ -22,6 +22,7 @@ NAMES = (
     "act_infer",
     "dataset_load",
     "eval_overhead",
+    "driving_steps",
     "scheduler_tick",
     "openpi_roundtrip",
 )
