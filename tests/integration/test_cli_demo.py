@@ -19,7 +19,7 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     for stage in ("Record demonstrations", "Pretrain", "Post-train", "Compare", "Deploy", "Summary"):
         assert stage in printed
-    assert "Serving act (contact/contour) at ws://127.0.0.1:" in printed
+    assert "Serving act (contact/touch) at ws://127.0.0.1:" in printed
     assert "Success before:" in printed
     report = out / "better" / "evaluations" / "demo" / "comparison.html"
     assert str(report) in printed.replace("\n", "")

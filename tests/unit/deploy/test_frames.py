@@ -65,8 +65,9 @@ def record(folder: Path) -> RecordingRobot:
 
 
 def test_frames_hold_what_was_seen_before_each_action_and_what_was_sent(tmp_path: Path) -> None:
-    record(tmp_path)
-    episode, problem = read_episode(tmp_path)
+    folder = tmp_path / "000"
+    record(folder)
+    episode, problem = read_episode(folder)
     assert problem == ""
     assert episode is not None
     assert (episode.start, episode.task, episode.length) == (START, "press", 5)
@@ -76,9 +77,9 @@ def test_frames_hold_what_was_seen_before_each_action_and_what_was_sent(tmp_path
     np.testing.assert_array_equal(episode.reward, [1, 2, 3, 4, 5])
     assert (episode.truncated, episode.success) == (True, True)
     assert episode.info == {"intervention": []}
-    assert read_spec(tmp_path) == (SPEC, START)
-    assert find_runs(tmp_path.parent) == [tmp_path]
-    seen = list(moments(tmp_path))
+    assert read_spec(folder) == (SPEC, START)
+    assert find_runs(tmp_path) == [folder]
+    seen = list(moments(folder))
     assert [moment.observation[STATE][0] for moment in seen] == [0, 1, 2, 3, 4]
 
 
