@@ -168,9 +168,9 @@ def _train_jobs(
     recipe = ("train", "pac_act", "--env", f"contact/{task}", "--checkpoint", str(options.folder / task / "base"))
     arguments = (*recipe, "--numbers.seed", str(seed), *PLANS[task].train, *extra)
     run, base = options.folder / task / name, f"{task}-base-eval"
-    return training_jobs(
-        f"{task}-{name}", run, arguments, iterations or PLANS[task].iterations, _evaluate(options), base
-    )
+    # the environment is named, so that a run with another reward is evaluated under the same protocol
+    evaluate = (*_evaluate(options), "--env", f"contact/{task}")
+    return training_jobs(f"{task}-{name}", run, arguments, iterations or PLANS[task].iterations, evaluate, base)
 
 
 def command_of(options: Options) -> str:
