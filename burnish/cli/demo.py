@@ -63,6 +63,8 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse a demo of nothing."""
+        if self.seed < 0:
+            raise ConfigError(f"seed must not be negative, found {self.seed}.")
         for name in ("demonstrations", "pretrain_steps", "iterations", "episodes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, found {getattr(self, name)}.")

@@ -79,6 +79,7 @@ def run(arguments: list[str]) -> int:
             "A LeRobotDataset needs one observation for every action, but this policy acts in chunks of "
             f"{replan_steps}. Record its durable log with --format log."
         )
+    info["env"] = registry.to_json("env", options.env)
     env = build_env(options.env, options.num_envs, options.workers)
     starts = recording_starts(env.spec, options.episodes, options.tasks, options.seed)
     try:

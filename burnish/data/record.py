@@ -88,7 +88,7 @@ def record(
         MissingExtraError: If lerobot is needed and not installed.
     """
     _check_request(env.spec, starts, format, replan_steps)
-    _claim(directory, env.spec, replan_steps)
+    _claim(directory, env.spec, replan_steps, info or {})
     log = EpisodeLog(directory / LOG)
     damaged = tuple(log.damaged)
     wanted, there = set(starts), set(log.starts)
@@ -132,9 +132,10 @@ def _check_request(spec: EnvSpec, starts: Sequence[Start], format: str, replan_s
         check_fps(spec, fps_of(spec))
 
 
-def _claim(directory: Path, spec: EnvSpec, replan_steps: int) -> None:
-    """Write down what this folder holds, or refuse one that holds something else."""
-    plain = {"env_id": spec.id, "env_spec": fingerprint(to_json(spec)), "replan_steps": replan_steps}
+def _claim(directory: Path, spec: EnvSpec, replan_steps: int, info: Mapping[str, Any]) -> None:
+    """Write down what this folder holds and who acted, or refuse one that holds something else."""
+    made_by = json.loads(json.dumps(dict(info)))
+    plain = {"env_id": spec.id, "env_spec": fingerprint(to_json(spec)), "replan_steps": replan_steps, "info": made_by}
     path = directory / RECORD
     if path.exists():
         try:

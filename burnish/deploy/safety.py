@@ -71,6 +71,12 @@ class Config:
                 f"safety: workspace names {len(self.workspace)} entries, workspace_low has "
                 f"{len(self.workspace_low)} and workspace_high {len(self.workspace_high)}."
             )
+        if len(set(self.workspace)) < len(self.workspace):
+            raise ConfigError(f"safety: workspace names an entry twice: {', '.join(self.workspace)}.")
+        if np.isnan([*self.workspace_low, *self.workspace_high]).any():
+            raise ConfigError(
+                f"safety: workspace_low {self.workspace_low} and workspace_high {self.workspace_high} must be numbers."
+            )
 
 
 @dataclass(frozen=True)
@@ -349,6 +355,8 @@ def _limit(name: str, value: tuple[float, ...] | float | None, spec: ArraySpec) 
     if value is None:
         return None
     limit = np.asarray(value, float)
+    if limit.shape == (1,):
+        limit = limit[0]  # a command line has no other way to say one number for all
     if limit.shape not in ((), spec.shape):
         raise ConfigError(f"safety: {name} has {limit.size} entries, the action has {spec.shape[0]}.")
     return np.broadcast_to(limit, spec.shape)

@@ -138,7 +138,13 @@ class VectorEnv:
     def _store(self, n: int) -> None:
         for key, item in self._envs[n].observe().items():
             self._observation[key][n] = item
-        for name, figure in self._envs[n].metrics().items():
+        figures = self._envs[n].metrics()
+        if figures.keys() != self._metrics.keys():
+            raise EnvError(
+                f"{self.spec.id}: metrics() gives {', '.join(sorted(figures)) or 'nothing'}, the spec declares "
+                f"{', '.join(sorted(self._metrics)) or 'nothing'}; every declared figure is given, and no other."
+            )
+        for name, figure in figures.items():
             self._metrics[name][n] = figure
 
     def _copy_observation(self) -> Observation:

@@ -244,6 +244,8 @@ def paired_permutation(statistic: Callable[[Array], Array], count: int, generato
     """
     if count < 1:
         return math.nan
+    if count == 1:
+        return 1.0  # one pair can be swapped or not, and both changes are as large
 
     def change(first: Array, second: Array, axis: int = -1) -> Array:
         del axis

@@ -65,6 +65,8 @@ class TrainNumbers:
         for name in ("iterations", "epochs", "minibatch_size", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, found {getattr(self, name)}.")
+        if self.seed < 0:
+            raise ConfigError(f"seed must not be negative, found {self.seed}.")
         if self.rollout_episodes < 1 and self.rollout_chunks < 1:
             raise ConfigError("Set rollout_chunks or rollout_episodes to at least 1; found both below.")
 

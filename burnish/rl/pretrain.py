@@ -82,6 +82,8 @@ class PretrainNumbers:
         for name in ("steps", "minibatch_size", "log_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"pretrain: {name} must be at least 1, found {getattr(self, name)}.")
+        if self.seed < 0:
+            raise ConfigError(f"pretrain: seed must not be negative, found {self.seed}.")
         if not 0 <= self.validation_share < 1:
             raise ConfigError(f"pretrain: validation_share must be in [0, 1), found {self.validation_share}.")
 

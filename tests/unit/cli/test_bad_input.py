@@ -48,6 +48,7 @@ NUMBERS_WRONG: list[tuple[list[str], list[str]]] = [
     (["deploy", RUN, "--protocol", "openpi", "--port", "70000"], ["port in [0, 65535]", "70000"]),
     (["deploy", "check", "ws://127.0.0.1:9", "--requests", "0"], ["requests must be at least 1, found 0"]),
     (["demo", "--iterations", "0"], ["iterations must be at least 1, found 0"]),
+    (["demo", "--seed", "-1"], ["seed must not be negative, found -1"]),
 ]
 
 NAMES_NOTHING: list[tuple[list[str], list[str]]] = [

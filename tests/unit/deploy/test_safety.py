@@ -277,3 +277,17 @@ def test_wrong_limits_are_refused(fields: dict[str, Any], match: str) -> None:
 def test_keys_that_are_not_there_are_named(fields: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         chain(**fields).apply(np.zeros(2), FREE)
+
+
+def test_a_workspace_that_is_no_number_or_names_an_entry_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="must be numbers"):
+        Config(workspace=("x",), workspace_low=(float("nan"),), workspace_high=(0.5,))
+    with pytest.raises(ConfigError, match="twice"):
+        Config(workspace=("x", "x"), workspace_low=(0.0, 0.0), workspace_high=(0.5, 0.5))
+
+
+def test_one_number_from_a_command_line_holds_for_all_entries() -> None:
+    spec = ArraySpec((2,), low=-1.0, high=1.0)
+    chain = SafetyChain(Config(max_rate=(1.0,)), spec, 0.1)
+    chain.apply(np.zeros(2, np.float32), {})
+    np.testing.assert_allclose(chain.apply(np.ones(2, np.float32), {}).action, [0.1, 0.1], atol=1e-6)

@@ -197,3 +197,7 @@ def test_the_same_generator_gives_the_same_interval():
     sample = np.random.default_rng(3).normal(size=30)
     first = statistics.mean(sample, np.random.default_rng(1))
     assert first == statistics.mean(sample, np.random.default_rng(1))
+
+
+def test_one_pair_says_nothing() -> None:
+    assert statistics.paired_permutation(lambda index: index.mean(-1), 1, np.random.default_rng(0)) == 1.0
