@@ -26,7 +26,7 @@ class Options:
 
     seeds: int = 5
     """Training seeds of the main result."""
-    ablation_seeds: int = 3
+    ablation_seeds: int = 2
     """Training seeds of each ablation."""
     episodes: int = 100
     """Paired evaluation episodes of each seed."""
