@@ -277,6 +277,20 @@ class _Checks:
         for name in ("observation", "terminated", "truncated", "metrics"):
             text = difference(last[name], _frame(again)[name], name)
             expect(not text, f"after its end, an environment does not keep its last {name}: {text}.")
+        self._ends_where_it_is(limit)
+
+    def _ends_where_it_is(self, limit: int) -> None:
+        """An environment that moved does not show its first observation when it ends."""
+        env, chunk = self.several, np.repeat(self._gentle(limit), NUM_ENVS, 0)
+        first = copy_of(env.reset(self._starts()))
+        half = env.step(chunk[:, : max(limit // 2, 1)])
+        if half.done.any() or not difference(first, half.observation):
+            return
+        step = env.step(chunk[:, limit // 2 :])
+        expect(
+            not step.done.all() or bool(difference(first, step.observation)),
+            "the last observation of an episode is the first of the next: the environment has reset itself.",
+        )
 
     # -- bad input --------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import torch
 
 from burnish.core.contracts import Decision, EpisodeSummary, VecEnv
 from burnish.core.seeding import restore_generator, save_generator, stream
-from burnish.core.spec import ArraySpec, EnvSpec, Observation
+from burnish.core.spec import TASK_KEY, ArraySpec, EnvSpec, Observation
 from burnish.core.step import TRAINING_SEED_START, ActionSample, Evaluation, Start, Step
 from burnish.data.rollout import Batch, Rollout
 from burnish.envs import point_mass
@@ -250,6 +250,20 @@ class AutoReset(Wrapped):
         return step
 
 
+class ResetsItself(Wrapped):
+    def reset(self, starts: Sequence[Start], where: np.ndarray | None = None) -> Observation:
+        observation = super().reset(starts, where)
+        self.first = {key: np.array(item) for key, item in observation.items() if key != TASK_KEY}
+        return observation
+
+    def step(self, action_chunk: np.ndarray) -> Step:
+        step = super().step(action_chunk)
+        if step.done.all():
+            for key, item in self.first.items():
+                step.observation[key][...] = item
+        return step
+
+
 class LastObservationLost(Wrapped):
     def step(self, action_chunk: np.ndarray) -> Step:
         step = super().step(action_chunk)
@@ -313,6 +327,7 @@ ENVS = [
     Broken(LateTruncation, "truncation", "13 actions were executed; max_episode_steps is 12"),
     Broken(EarlyTruncation, "truncation", "truncated after 11 actions; max_episode_steps is 12"),
     Broken(AutoReset, "no auto-reset", "ended environments executed [6, 6, 6] more actions"),
+    Broken(ResetsItself, "no auto-reset", "the environment has reset itself"),
     Broken(LastObservationLost, "no auto-reset", "does not keep its last observation"),
     Broken(NoClipping, "action limits", "after actions beyond the limits, 'observation.state' is not finite"),
     Broken(AnyTask, "refusal", "a Start of an unknown task was accepted"),
