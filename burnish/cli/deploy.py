@@ -126,8 +126,8 @@ def _serve(path: Path, protocol: str, arguments: list[str]) -> int:
 
 def _replay(path: Path, log: Path, arguments: list[str]) -> int:
     options = parse(ReplayOptions, arguments, prog="burnish deploy CHECKPOINT --replay LOGDIR")
-    if options.tolerance < 0:
-        raise ConfigError(f"tolerance must not be negative, found {options.tolerance}.")
+    if not options.tolerance >= 0:
+        raise ConfigError(f"tolerance must be a number of at least 0, found {options.tolerance}.")
     report = replay(load_acting(path).policy, log, tolerance=options.tolerance)
     say(plain(report.text()))
     return 0 if report.same else 1
