@@ -317,7 +317,7 @@ def test_ticks_are_strict_json_even_for_bad_numbers(tmp_path: Path) -> None:
         ({"wait_share": 1.0}, "wait_share"),
         ({"clock": "real", "latency_s": 0.1}, "in simulated time only"),
         ({"chunking": chunking.Config(replan_steps=9)}, "chunk, which has 4"),
-        ({"safety": safety.Config(max_rate=(1.0,))}, "has 1 entries"),
+        ({"safety": safety.Config(max_rate=(1.0, 1.0, 1.0, 1.0))}, "has 4 entries"),
     ],
 )
 def test_wrong_configurations_are_refused(fields: dict[str, Any], match: str) -> None:
